@@ -1,0 +1,1 @@
+"""The packaged demo: a small trained model with labelled data."""

@@ -1,0 +1,1 @@
+"""Framework-neutral graph passes over an onnx-graphsurgeon graph."""

@@ -1,0 +1,1 @@
+"""Protobuf schemas of the record and config files."""
