@@ -1,1 +1,23 @@
-""""""
+"""Ground floor: how ONNX models are read, named, edited and written, and what each operator means."""
+
+from amct_onnx.graph.build import BuiltModel, build
+from amct_onnx.graph.edit import Editor, replace_input
+from amct_onnx.graph.files import ExternalNaming, digest, read_model
+from amct_onnx.graph.model import Model, Node, Tensor, constant_array, import_model
+from amct_onnx.graph.naming import name_nodes
+
+__all__ = [
+    "BuiltModel",
+    "Editor",
+    "ExternalNaming",
+    "Model",
+    "Node",
+    "Tensor",
+    "build",
+    "constant_array",
+    "digest",
+    "import_model",
+    "name_nodes",
+    "read_model",
+    "replace_input",
+]

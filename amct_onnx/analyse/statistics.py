@@ -1,0 +1,130 @@
+"""What calibration remembers of a tensor: exact extremes and counts, and its values or a histogram of them.
+
+A tensor with few values is kept as it is. Beyond :data:`EXACT_LIMIT` values it becomes a histogram of a fixed number of bins
+on [-2^k, 2^k); when larger values come, k grows and neighbouring bins merge, which gives the very counts that binning afresh
+would give. So neither batch size nor order changes the counts, and memory does not grow with the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXACT_LIMIT = 2**16
+BINS = 2**13
+_BLOCK = 2**15
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A weighted set of values that stands for a tensor.
+
+    Attributes:
+        values: float64 [n], ascending; the values themselves or the middles of occupied bins.
+        counts: int64 [n].
+        low: smallest value seen.
+        high: largest value seen.
+    """
+
+    values: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    low: float
+    high: float
+
+    @property
+    def total(self) -> int:
+        """Number of values seen."""
+        return int(self.counts.sum())
+
+
+@dataclass
+class TensorStatistics:
+    """Running statistics of one tensor.
+
+    Attributes:
+        low, high: extremes of the finite values, +inf and -inf before the first.
+        count: number of finite values.
+        nan, inf: number of values that are not finite.
+    """
+
+    keep_values: bool = True
+    low: float = math.inf
+    high: float = -math.inf
+    count: int = 0
+    nan: int = 0
+    inf: int = 0
+    _exact: list[NDArray[np.float32]] = field(default_factory=list)
+    _exponent: int | None = None
+    _counts: NDArray[np.int64] | None = None
+
+    def update(self, array: NDArray[Any]) -> None:
+        """Take in the values of one run; empty arrays contribute nothing."""
+        values = np.asarray(array, dtype=np.float32).reshape(-1)
+        if not values.size:
+            return
+        low, high = float(values.min()), float(values.max())
+        if not (math.isfinite(low) and math.isfinite(high)):
+            values = self._finite(values)
+            if not values.size:
+                return
+            low, high = float(values.min()), float(values.max())
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.count += values.size
+        if self.keep_values:
+            self._keep(values)
+
+    def distribution(self) -> Distribution:
+        """The values seen, as weighted points."""
+        if self._counts is None:
+            values = np.sort(np.concatenate(self._exact)) if self._exact else np.zeros(0, np.float32)
+            unique, counts = np.unique(values, return_counts=True)
+            return Distribution(unique.astype(np.float64), counts.astype(np.int64), self.low, self.high)
+        occupied = np.flatnonzero(self._counts)
+        width = math.ldexp(2.0, self._exponent or 0) / BINS
+        middles = (occupied - BINS // 2 + 0.5) * width
+        return Distribution(np.clip(middles, self.low, self.high), self._counts[occupied], self.low, self.high)
+
+    def _finite(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        finite = np.isfinite(values)
+        nan = int(np.isnan(values).sum())
+        self.nan += nan
+        self.inf += int(values.size - finite.sum()) - nan
+        return values[finite]
+
+    def _keep(self, values: NDArray[np.float32]) -> None:
+        if self._counts is None:
+            if self.count <= EXACT_LIMIT:
+                self._exact.append(values.copy())
+                return
+            self._counts = np.zeros(BINS, np.int64)
+            for kept in self._exact:
+                self._count(kept)
+            self._exact = []
+        self._count(values)
+
+    def _count(self, values: NDArray[np.float32]) -> None:
+        self._grow(max(-self.low, self.high))
+        scale = np.float32(math.ldexp(BINS / 2, -(self._exponent or 0)))
+        for begin in range(0, values.size, _BLOCK):
+            scaled = values[begin : begin + _BLOCK] * scale
+            index = np.floor(scaled, out=scaled).astype(np.intp)
+            index += BINS // 2
+            self._counts += np.bincount(index, minlength=BINS)
+
+    def _grow(self, magnitude: float) -> None:
+        """Let the range cover `magnitude`; each doubling merges pairs of bins around zero."""
+        # frexp gives m * 2^k with m < 1, so every value lies below the upper edge 2^k.
+        needed = math.frexp(magnitude)[1] if magnitude > 0 else -126
+        needed = max(needed, -100)
+        if self._exponent is None:
+            self._exponent = needed
+        while self._exponent < needed:
+            counts = np.asarray(self._counts)
+            merged = np.zeros_like(counts)
+            merged[BINS // 4 : 3 * BINS // 4] = counts.reshape(-1, 2).sum(axis=1)
+            self._counts = merged
+            self._exponent += 1

@@ -1,0 +1,231 @@
+"""The model in memory: an onnx-graphsurgeon graph whose parts remember where in the ModelProto they came from.
+
+Only the structure is imported. Weights stay where they are until somebody asks for them, and every imported node and
+graph keeps its own proto, from which :mod:`amct_onnx.graph.build` writes it again untouched.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from amct_onnx.graph.weights import Array, StoredValues
+
+Node: TypeAlias = gs.Node
+Tensor: TypeAlias = gs.Tensor
+TensorMap: TypeAlias = MutableMapping[str, Any]
+
+
+class Graph(gs.Graph):  # type: ignore[misc]
+    """A graph or a body of a control-flow node, with what the source proto says about it.
+
+    Attributes:
+        origin: the proto it was imported from.
+        initializers: constants declared in this graph, by name; what is added here gets written.
+        unread: names of initializers that nothing read in the source; they are kept all the same.
+        unread_outputs: names of node outputs that nothing read in the source.
+        retyped: names of tensors whose source value info is no longer true.
+    """
+
+    def __init__(self, name: str, opset: int, origin: GraphProto) -> None:
+        super().__init__(name=name, opset=opset)
+        self.origin = origin
+        self.initializers: dict[str, gs.Constant] = {}
+        self.unread: set[str] = set()
+        self.unread_outputs: set[str] = set()
+        self.retyped: set[str] = set()
+
+
+@dataclass
+class Model:
+    """A model under surgery.
+
+    Attributes:
+        graph: the graph that passes read and edit.
+        proto: the model as given; never changed.
+        base_dir: folder of external weights, None for a model given in memory.
+        opset: version of the default operator domain, 0 when the model uses only others.
+    """
+
+    graph: Graph
+    proto: ModelProto
+    base_dir: Path | None
+    opset: int
+
+    def graphs(self) -> Iterator[Graph]:
+        """The main graph and every body of a control-flow node, outer before inner."""
+        pending = [self.graph]
+        while pending:
+            graph = pending.pop()
+            yield graph
+            for node in graph.nodes:
+                pending.extend(value for value in node.attrs.values() if isinstance(value, Graph))
+
+    def copy(self) -> Model:
+        """An independent structure over the same weights; linear."""
+        return Model(_copy_graph(self.graph, {}), self.proto, self.base_dir, self.opset)
+
+    def output_ids(self) -> set[int]:
+        """``id`` of every tensor that leaves the main graph or a body."""
+        return {id(tensor) for graph in self.graphs() for tensor in graph.outputs}
+
+    def add_constant(self, name: str, values: Array | gs.ir.tensor.LazyValues) -> gs.Constant:
+        """A new initializer of the main graph, visible in every body; the name gets a suffix when it is taken."""
+        constant = gs.Constant(self._free_name(name), values)
+        self.graph.initializers[constant.name] = constant
+        return constant
+
+    def new_tensor(self, name: str, dtype: np.dtype[Any] | None = None) -> Tensor:
+        """A new tensor; the name gets a suffix when it is taken."""
+        return gs.Variable(self._free_name(name), dtype=dtype)
+
+    def _free_name(self, name: str) -> str:
+        unique = name
+        suffix = 0
+        while unique in self._tensor_names:
+            suffix += 1
+            unique = f"{name}_{suffix}"
+        self._tensor_names.add(unique)
+        return unique
+
+    @cached_property
+    def _tensor_names(self) -> set[str]:
+        names: set[str] = set()
+        for graph in self.graphs():
+            names.update(graph.initializers)
+            names.update(tensor.name for tensor in (*graph.inputs, *graph.outputs))
+            for node in graph.nodes:
+                names.update(tensor.name for tensor in node.outputs)
+        return names
+
+
+def import_model(proto: ModelProto, base_dir: Path | None = None) -> Model:
+    """Import the structure of `proto`; linear in its size, weights are not read."""
+    opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    graph = _import_graph(proto.graph, {}, opset, base_dir)
+    return Model(graph=graph, proto=proto, base_dir=base_dir, opset=int(opset))
+
+
+def constant_array(tensor: Tensor) -> Array:
+    """Values of a Constant, read afresh and not kept."""
+    values = tensor._values
+    return values.load() if isinstance(values, gs.ir.tensor.LazyValues) else values
+
+
+def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Path | None) -> Graph:
+    local: TensorMap = {}
+    tensors: TensorMap = ChainMap(local, outer)
+    graph = Graph(name=proto.name, opset=opset, origin=proto)
+    produced = {name for node in proto.node for name in node.output}
+    declared = produced | {info.name for info in proto.input} | {init.name for init in proto.initializer}
+    for info in (*proto.input, *proto.output, *proto.value_info):
+        # A body may return a tensor of the outer graph; it is then that very tensor.
+        if info.name in declared or info.name not in outer:
+            local[info.name] = _import_variable(info)
+    for initializer in proto.initializer:
+        constant = gs.Constant(initializer.name, StoredValues(initializer, base_dir))
+        local[initializer.name] = graph.initializers[initializer.name] = constant
+    for sparse in proto.sparse_initializer:
+        local[sparse.values.name] = gs.Variable(sparse.values.name)
+    graph.nodes = [_import_node(node, tensors, local, opset, base_dir) for node in proto.node]
+    graph.inputs = [tensors[info.name] for info in proto.input]
+    graph.outputs = [tensors[info.name] for info in proto.output]
+    graph.unread_outputs = {tensor.name for node in graph.nodes for tensor in node.outputs if not tensor.outputs}
+    graph.unread = {name for name, constant in graph.initializers.items() if not constant.outputs}
+    return graph
+
+
+def _import_node(proto: NodeProto, tensors: TensorMap, local: TensorMap, opset: int, base_dir: Path | None) -> Node:
+    def tensor(name: str, scope: TensorMap) -> Tensor:
+        if not name:
+            return gs.Variable.empty()
+        if name not in scope:
+            local[name] = gs.Variable(name)
+        return scope[name]
+
+    attrs = {attribute.name: _import_attribute(attribute, tensors, opset, base_dir) for attribute in proto.attribute}
+    node = gs.Node(
+        op=proto.op_type,
+        name=proto.name,
+        attrs=attrs,
+        inputs=[tensor(name, tensors) for name in proto.input],
+        outputs=[tensor(name, local) for name in proto.output],
+        domain=proto.domain or None,
+    )
+    node.origin = proto
+    return node
+
+
+def _import_attribute(proto: AttributeProto, tensors: TensorMap, opset: int, base_dir: Path | None) -> Any:
+    """Value of an attribute, or the proto itself for kinds that no pass reads."""
+    if proto.ref_attr_name:
+        return proto
+    if proto.type == AttributeProto.GRAPH:
+        return _import_graph(proto.g, tensors, opset, base_dir)
+    if proto.type == AttributeProto.TENSOR:
+        return gs.Constant(proto.t.name, StoredValues(proto.t, base_dir))
+    if proto.type == AttributeProto.STRING:
+        return proto.s.decode("utf-8", "surrogateescape")
+    if proto.type in (AttributeProto.FLOAT, AttributeProto.INT):
+        return onnx.helper.get_attribute_value(proto)
+    if proto.type in (AttributeProto.FLOATS, AttributeProto.INTS):
+        return list(onnx.helper.get_attribute_value(proto))
+    return proto
+
+
+def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
+    """Copy `graph`; `copies` maps ``id`` of a tensor to its copy and is shared with the bodies."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        if tensor.is_empty():
+            return gs.Variable.empty()
+        if id(tensor) not in copies:
+            is_constant = isinstance(tensor, gs.Constant)
+            copies[id(tensor)] = (
+                gs.Constant(tensor.name, tensor._values)
+                if is_constant
+                else gs.Variable(tensor.name, tensor.dtype, tensor.shape)
+            )
+        return copies[id(tensor)]
+
+    result = Graph(graph.name, graph.opset, graph.origin)
+    result.initializers = {name: copied(constant) for name, constant in graph.initializers.items()}
+    result.unread, result.unread_outputs = set(graph.unread), set(graph.unread_outputs)
+    result.retyped = set(graph.retyped)
+    result.inputs = [copied(tensor) for tensor in graph.inputs]
+    for node in graph.nodes:
+        inputs, outputs = [copied(t) for t in node.inputs], [copied(t) for t in node.outputs]
+        attrs = {
+            key: _copy_graph(value, copies) if isinstance(value, Graph) else value for key, value in node.attrs.items()
+        }
+        twin = gs.Node(node.op, node.name, attrs, inputs, outputs, node.domain)
+        twin.origin = getattr(node, "origin", None)
+        result.nodes.append(twin)
+    result.outputs = [copied(tensor) for tensor in graph.outputs]
+    return result
+
+
+def _import_variable(info: ValueInfoProto) -> Tensor:
+    tensor = gs.Variable(info.name)
+    kind = info.type
+    if kind.HasField("tensor_type"):
+        elem_type = kind.tensor_type.elem_type
+        tensor.dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type)) if elem_type else None
+        if kind.tensor_type.HasField("shape"):
+            tensor.shape = [_dimension(dim) for dim in kind.tensor_type.shape.dim]
+    return tensor
+
+
+def _dimension(dim: Any) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return str(dim.dim_param) if dim.HasField("dim_param") else None

@@ -1,0 +1,279 @@
+"""What this package knows about each operator, in one table.
+
+Everything that differs from operator to operator stands here: which inputs are data, weight and bias, which weight axis is the
+output channel, what range an output can have, how a runtime computes it on integers, and why a node may have to be refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from amct_onnx.graph.model import Node, Tensor, constant_array
+
+
+class Kernel(enum.Enum):
+    """How a runtime that reads QDQ computes an operator on integers."""
+
+    COMPUTE = "compute"
+    """Integer multiply-accumulate (Conv, Gemm, MatMul)."""
+    ELEMENTWISE = "elementwise"
+    """An integer kernel that wants every data input and its output quantized, each with its own scale."""
+    SAME_SCALE = "same_scale"
+    """Moves values or picks among them; runs on integers when input and output share one scale."""
+    CLAMP = "clamp"
+    """Cuts values off; merges into the quantizer that follows."""
+    FUNCTION = "function"
+    """Computed in float, cheap, maps a quantized tensor to one worth quantizing."""
+    FLOAT = "float"
+    """Computed in float; quantizing around it gains nothing."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One reason why a node of a quantizable type must stay float.
+
+    Attributes:
+        applies: whether this node breaks the rule.
+        reason: what the rule is, as a sentence for the report.
+        remedy: what the user could do about it.
+    """
+
+    applies: Callable[[Node], bool]
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """Facts about one operator of the default domain.
+
+    Attributes:
+        kernel: its integer kernel.
+        data: indexes of its data inputs; () means all inputs.
+        weight: index of the weight input of a layer.
+        bias: index of the bias input of a layer.
+        has_record: whether a layer of this type gets a record entry.
+        per_channel: whether AMCT configs quantize its weights per output channel.
+        weight_out_axis: weight axis of the output channels, for a node.
+        output_axis: axis of the output channels in the output tensor.
+        bounds: smallest and largest value that the output can take.
+        rules: why a node of this type may be refused, checked in order.
+    """
+
+    kernel: Kernel
+    data: tuple[int, ...] = (0,)
+    weight: int | None = None
+    bias: int | None = None
+    has_record: bool = False
+    per_channel: bool = False
+    weight_out_axis: Callable[[Node], int] = field(default=lambda _node: 0)
+    output_axis: int = 1
+    bounds: Callable[[Node], tuple[float, float]] = field(default=lambda _node: (-math.inf, math.inf))
+    rules: tuple[Rule, ...] = ()
+
+
+def spec_of(node: Node) -> OpSpec:
+    """The table row of a node; operators of other domains and unknown ones are float."""
+    if node.domain not in (None, "", "ai.onnx"):
+        return _FLOAT
+    return OPS.get(node.op, _FLOAT)
+
+
+def data_inputs(node: Node) -> list[Tensor]:
+    """The data inputs of a node that are really there."""
+    spec = spec_of(node)
+    indexes = spec.data or range(len(node.inputs))
+    return [node.inputs[index] for index in indexes if index < len(node.inputs) and not node.inputs[index].is_empty()]
+
+
+def resolve_constant(tensor: Tensor) -> gs.Constant | None:
+    """The constant behind a tensor, through Constant and Identity nodes; None when it is computed."""
+    while not isinstance(tensor, gs.Constant):
+        producer = tensor.inputs[0] if tensor.inputs else None
+        if producer is None or producer.domain not in (None, "", "ai.onnx"):
+            return None
+        if producer.op == "Constant":
+            value = producer.attrs.get("value")
+            return value if isinstance(value, gs.Constant) else None
+        if producer.op != "Identity":
+            return None
+        tensor = producer.inputs[0]
+    return tensor
+
+
+def scalar_constant(tensor: Tensor) -> float | None:
+    """Value of a constant with one element, else None."""
+    constant = resolve_constant(tensor)
+    if constant is None or math.prod(constant.shape) != 1:
+        return None
+    return float(np.asarray(constant_array(constant), dtype=np.float64).reshape(()))
+
+
+def rank_of(tensor: Tensor) -> int | None:
+    """Number of dimensions, None when unknown."""
+    return None if tensor.shape is None else len(tensor.shape)
+
+
+def _clip_bounds(node: Node) -> tuple[float, float]:
+    bounds = [float(node.attrs.get("min", -math.inf)), float(node.attrs.get("max", math.inf))]
+    for index in (1, 2):
+        if len(node.inputs) > index and not node.inputs[index].is_empty():
+            value = scalar_constant(node.inputs[index])
+            if value is not None:
+                bounds[index - 1] = value
+    return bounds[0], bounds[1]
+
+
+def _within(low: float, high: float) -> Callable[[Node], tuple[float, float]]:
+    return lambda _node: (low, high)
+
+
+def _gemm_out_axis(node: Node) -> int:
+    return 0 if node.attrs.get("transB", 0) else 1
+
+
+def _weight_rank(node: Node) -> int | None:
+    constant = resolve_constant(node.inputs[1])
+    return None if constant is None else len(constant.shape)
+
+
+def _not_float32(tensor: Tensor) -> bool:
+    return tensor.dtype is not None and np.dtype(tensor.dtype) != np.float32
+
+
+def _absent_or_constant(node: Node, index: int) -> bool:
+    return len(node.inputs) <= index or node.inputs[index].is_empty() or resolve_constant(node.inputs[index]) is not None
+
+
+def _gemm_bias_is_row(node: Node) -> bool:
+    """Whether C is absent or holds one value per output channel (or one for all)."""
+    if len(node.inputs) < 3 or node.inputs[2].is_empty():
+        return True
+    bias, weight = resolve_constant(node.inputs[2]), resolve_constant(node.inputs[1])
+    if bias is None or weight is None:
+        return False
+    size = math.prod(bias.shape)
+    channels = weight.shape[_gemm_out_axis(node)]
+    return size == 1 or (size == channels and (not bias.shape or bias.shape[-1] == channels))
+
+
+_CONSTANT_WEIGHT = Rule(
+    lambda node: len(node.inputs) < 2 or resolve_constant(node.inputs[1]) is None,
+    "its weight is computed at run time, not a constant",
+    "fold constants before export",
+)
+_FLOAT32 = Rule(
+    lambda node: any(_not_float32(tensor) for tensor in (*node.inputs[:2], *node.outputs)),
+    "only float32 layers are quantized, this one has another element type",
+    "convert the model to float32",
+)
+_DATA_COMPUTED = Rule(
+    lambda node: resolve_constant(node.inputs[0]) is not None,
+    "its data input is a constant",
+    "fold constants before export",
+)
+_CONV_BIAS = Rule(
+    lambda node: not _absent_or_constant(node, 2), "its bias is computed at run time", "fold constants before export"
+)
+_CONV_RANK = Rule(
+    lambda node: _weight_rank(node) not in (3, 4),
+    "only 1-D and 2-D convolutions are quantized",
+    "none; the layer stays float",
+)
+_GEMM_TRANS_A = Rule(
+    lambda node: bool(node.attrs.get("transA", 0)), "transA must be 0", "transpose the data input with a node of its own"
+)
+_GEMM_BIAS = Rule(
+    lambda node: not _gemm_bias_is_row(node),
+    "its C input is not a constant with one value per output channel",
+    "add it with a node of its own",
+)
+_MATMUL_RANK = Rule(
+    lambda node: _weight_rank(node) != 2, "its constant weight must have two dimensions", "reshape the weight to 2-D"
+)
+_MATMUL_DYNAMIC = Rule(
+    lambda node: resolve_constant(node.inputs[1]) is None and resolve_constant(node.inputs[0]) is None,
+    "both inputs are computed at run time, there is no weight",
+    "none needed; in QDQ form its inputs may be quantized",
+)
+_MATMUL_LEFT = Rule(
+    lambda node: resolve_constant(node.inputs[0]) is not None,
+    "the constant is its first input; only a constant second input counts as weight",
+    "transpose both operands",
+)
+_POOL_RANK = Rule(
+    lambda node: rank_of(node.inputs[0]) not in (None, 4), "only 2-D pooling (4-D input) is quantized", "none"
+)
+_FLOAT32_DATA = Rule(
+    lambda node: any(_not_float32(tensor) for tensor in (node.inputs[0], *node.outputs)),
+    "only float32 layers are quantized, this one has another element type",
+    "convert the model to float32",
+)
+
+_FLOAT = OpSpec(Kernel.FLOAT, data=())
+_MOVES = OpSpec(Kernel.SAME_SCALE)
+_FUNCTION = OpSpec(Kernel.FUNCTION)
+_ARITHMETIC = OpSpec(Kernel.ELEMENTWISE, data=(0, 1))
+
+OPS: Mapping[str, OpSpec] = {
+    "Conv": OpSpec(
+        Kernel.COMPUTE,
+        weight=1,
+        bias=2,
+        has_record=True,
+        per_channel=True,
+        rules=(_CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
+    ),
+    "Gemm": OpSpec(
+        Kernel.COMPUTE,
+        weight=1,
+        bias=2,
+        has_record=True,
+        weight_out_axis=_gemm_out_axis,
+        rules=(_CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _GEMM_TRANS_A, _GEMM_BIAS),
+    ),
+    "MatMul": OpSpec(
+        Kernel.COMPUTE,
+        data=(0, 1),
+        weight=1,
+        has_record=True,
+        weight_out_axis=lambda _node: 1,
+        output_axis=-1,
+        rules=(_MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
+    ),
+    "AveragePool": OpSpec(Kernel.ELEMENTWISE, has_record=True, rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK)),
+    "Add": _ARITHMETIC,
+    "Mul": _ARITHMETIC,
+    "Concat": OpSpec(Kernel.ELEMENTWISE, data=()),
+    "GlobalAveragePool": OpSpec(Kernel.ELEMENTWISE),
+    "LeakyRelu": OpSpec(Kernel.ELEMENTWISE),
+    "Sigmoid": OpSpec(Kernel.ELEMENTWISE, bounds=_within(0.0, 1.0)),
+    "Relu": OpSpec(Kernel.CLAMP, bounds=_within(0.0, math.inf)),
+    "Clip": OpSpec(Kernel.CLAMP, bounds=_clip_bounds),
+    "MaxPool": _MOVES,
+    "Reshape": _MOVES,
+    "Flatten": _MOVES,
+    "Transpose": _MOVES,
+    "Squeeze": _MOVES,
+    "Unsqueeze": _MOVES,
+    "Identity": _MOVES,
+    "Dropout": _MOVES,
+    "HardSwish": _FUNCTION,
+    "HardSigmoid": OpSpec(Kernel.FUNCTION, bounds=_within(0.0, 1.0)),
+    "Tanh": OpSpec(Kernel.FUNCTION, bounds=_within(-1.0, 1.0)),
+    "Elu": _FUNCTION,
+    "Selu": _FUNCTION,
+    "Mish": _FUNCTION,
+    "Gelu": _FUNCTION,
+    "Softplus": OpSpec(Kernel.FUNCTION, bounds=_within(0.0, math.inf)),
+    "Softmax": OpSpec(Kernel.FLOAT, bounds=_within(0.0, 1.0)),
+    "Exp": OpSpec(Kernel.FLOAT, bounds=_within(0.0, math.inf)),
+    "Abs": OpSpec(Kernel.FLOAT, bounds=_within(0.0, math.inf)),
+    "Sqrt": OpSpec(Kernel.FLOAT, bounds=_within(0.0, math.inf)),
+}

@@ -1,0 +1,133 @@
+"""Sessions from models in memory, whatever the size of their weights."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from amct_onnx.errors import DataError, ModelError
+
+_NUMPY_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.object_,
+}
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """An input that a caller has to feed.
+
+    Attributes:
+        name: its name.
+        dtype: numpy type, None for element types numpy does not have.
+        shape: fixed sizes as int, free ones as str or None.
+    """
+
+    name: str
+    dtype: np.dtype[Any] | None
+    shape: tuple[int | str | None, ...]
+
+
+def open_session(
+    model: ModelProto | Path,
+    *,
+    base_dir: Path | None = None,
+    threads: int = 0,
+    optimized_path: Path | None = None,
+) -> ort.InferenceSession:
+    """Open a CPU session.
+
+    Args:
+        model: a ModelProto (external weights allowed, relative to `base_dir`) or the path of a file.
+        base_dir: folder of external weights of a ModelProto.
+        threads: threads within an operator; 0 lets the runtime choose.
+        optimized_path: where to write the graph as the runtime has optimized it.
+
+    Raises:
+        ModelError: onnxruntime refuses the model; its own words are in the message.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    if optimized_path is not None:
+        options.optimized_model_filepath = str(optimized_path)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    if base_dir is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(base_dir))
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # onnxruntime's exceptions share no base class of their own.
+        raise ModelError(f"onnxruntime cannot load the model: {_first_line(error)}") from error
+
+
+def input_specs(session: ort.InferenceSession) -> tuple[InputSpec, ...]:
+    """What the model wants to be fed, in order."""
+    return tuple(
+        InputSpec(
+            node.name,
+            np.dtype(_NUMPY_TYPES[node.type]) if node.type in _NUMPY_TYPES else None,
+            tuple(node.shape or ()),
+        )
+        for node in session.get_inputs()
+    )
+
+
+def fetch(
+    session: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """Run once and return the named outputs as views of the runtime's own memory, without a copy.
+
+    Raises:
+        DataError: the run fails; onnxruntime's own words are in the message.
+    """
+    try:
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feed.items()}
+        return [_view(value) for value in session.run_with_ort_values(list(names), values)]
+    except Exception as error:
+        raise DataError(f"the model fails on this feed: {_first_line(error)}") from error
+
+
+class _Owner:
+    """Keeps an OrtValue alive as long as the array over its memory."""
+
+    def __init__(self, value: ort.OrtValue, shape: list[int], dtype: np.dtype[Any]) -> None:
+        self.value = value
+        self.__array_interface__ = {
+            "shape": tuple(shape),
+            "typestr": dtype.str,
+            "data": (value.data_ptr(), True),
+            "version": 3,
+        }
+
+
+def _view(value: ort.OrtValue) -> NDArray[Any]:
+    dtype = _NUMPY_TYPES.get(value.data_type())
+    shape = list(value.shape())
+    if dtype is None or dtype is np.object_ or 0 in shape or not ctypes.c_void_p(value.data_ptr()).value:
+        return np.asarray(value.numpy())
+    return np.asarray(_Owner(value, shape, np.dtype(dtype)))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,29 @@
+"""Remove what a rewrite left without readers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amct_onnx.graph.edit import Editor
+from amct_onnx.graph.model import Model
+from amct_onnx.passes.base import PassResult
+
+
+@dataclass(frozen=True)
+class DropDeadConstants:
+    """Constant and Identity nodes whose output nothing reads any more go; what was unread in the source stays."""
+
+    def run(self, model: Model) -> PassResult:
+        """Remove them, readers before producers."""
+        editor = Editor(model)
+        changed: list[str] = []
+        for node in reversed(model.graph.nodes):
+            if node.op not in ("Constant", "Identity") or node.domain not in (None, "", "ai.onnx"):
+                continue
+            result = node.outputs[0]
+            is_kept = result.outputs or editor.is_output(result) or editor.is_body_output(result)
+            if not is_kept and result.name not in model.graph.unread_outputs:
+                editor.remove(node)
+                changed.append(node.name)
+        editor.commit()
+        return PassResult(tuple(reversed(changed)))

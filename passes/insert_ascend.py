@@ -1,0 +1,193 @@
+"""The Ascend deploy form: AscendQuant before, int8 weights and int32 bias inside, AscendDequant behind every layer.
+
+Node names, attributes and the packing of the dequantization scale follow AMCT's published operator definitions: the multiplier
+``scale`` is 1 / scale_d, the parameter of AscendDequant is a uint64 whose low 32 bits are ``scale_d * scale_w`` as float32. The
+zero point is not folded into the bias; the Ascend compiler does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from amct_onnx.graph.edit import Editor, replace_input, replace_output
+from amct_onnx.graph.model import Model, Node, Tensor, constant_array
+from amct_onnx.graph.weights import Array, DerivedValues
+from amct_onnx.passes.base import PassResult
+from amct_onnx.passes.fuse_conv_bn import rewritten
+from amct_onnx.passes.locate import Layer
+from amct_onnx.passes.quant_params import LayerQuant, quantize_bias, quantize_weight
+
+GE_FLOAT32 = 0
+
+
+@dataclass(frozen=True)
+class InsertQuant:
+    """Put an AscendQuant on the data input of each layer."""
+
+    layers: Sequence[Layer]
+    quants: Mapping[str, LayerQuant]
+
+    def run(self, model: Model) -> PassResult:
+        """Insert the nodes; equal ones are merged by :class:`MergeQuants`."""
+        editor = Editor(model)
+        for layer in self.layers:
+            data = self.quants[layer.name].data
+            output = model.new_tensor(f"{layer.name}.quant.output0", np.dtype(np.int8))
+            quant = gs.Node(
+                "AscendQuant",
+                f"{layer.name}.quant",
+                attrs={
+                    "scale": float(np.float32(1.0) / np.float32(data.scale)),
+                    "offset": float(data.offset),
+                    "dst_type": f"INT{data.bits}",
+                },
+                inputs=[layer.activation],
+                outputs=[output],
+            )
+            replace_input(layer.node, 0, output)
+            editor.insert_before(layer.node, [quant])
+        editor.commit()
+        return PassResult(tuple(layer.name for layer in self.layers))
+
+
+@dataclass(frozen=True)
+class QuantizeWeights:
+    """Replace weights by integers, ``q = clamp(round(w / scale_w))``; layers with one weight and one scale share it."""
+
+    layers: Sequence[Layer]
+    quants: Mapping[str, LayerQuant]
+
+    def run(self, model: Model) -> PassResult:
+        """Replace the weight of every layer that has one."""
+        shared: dict[tuple[int, int, int, bytes], gs.Constant] = {}
+        changed: list[str] = []
+        for layer in self.layers:
+            if layer.weight is None or layer.spec.weight is None:
+                continue
+            quant = self.quants[layer.name]
+            key = (id(layer.weight), layer.out_axis, quant.weight_bits, quant.weight_scale.tobytes())
+            if key not in shared:
+                shared[key] = rewritten(model, layer.node.inputs[layer.spec.weight], integer_weight(layer, quant))
+            replace_input(layer.node, layer.spec.weight, shared[key])
+            changed.append(layer.name)
+        return PassResult(tuple(changed))
+
+
+def integer_weight(layer: Layer, quant: LayerQuant) -> DerivedValues:
+    """Integer weights of a layer, computed when they are written."""
+    weight, axis = layer.weight, layer.out_axis
+    if weight is None:
+        raise TypeError(f"{layer.op_type} has no weight")
+
+    def integers() -> Array:
+        return quantize_weight(constant_array(weight), quant.weight_scale, axis, quant.weight_bits)
+
+    return DerivedValues(list(weight.shape), np.dtype(np.int8), integers)
+
+
+@dataclass(frozen=True)
+class QuantizeBiases:
+    """Replace biases by int32, ``round(b / (scale_w * scale_d))``."""
+
+    layers: Sequence[Layer]
+    quants: Mapping[str, LayerQuant]
+
+    def run(self, model: Model) -> PassResult:
+        """Replace the bias of every layer that has one."""
+        changed: list[str] = []
+        for layer in self.layers:
+            if layer.bias is None:
+                continue
+            scale = self.quants[layer.name].accumulator_scale
+            values = quantize_bias(layer.name, constant_array(layer.bias), scale)
+            node, index = bias_position(layer)
+            replace_input(node, index, rewritten(model, node.inputs[index], values))
+            changed.append(layer.name)
+        return PassResult(tuple(changed))
+
+
+def bias_position(layer: Layer) -> tuple[Node, int]:
+    """The node and input index where a layer's bias enters."""
+    if layer.bias_add is None:
+        return layer.node, int(layer.spec.bias or 0)
+    return layer.bias_add, 1 if layer.bias_add.inputs[0] is layer.node.outputs[0] else 0
+
+
+@dataclass(frozen=True)
+class InsertDequant:
+    """Put an AscendDequant behind each layer (behind the bias Add of a MatMul)."""
+
+    layers: Sequence[Layer]
+    quants: Mapping[str, LayerQuant]
+
+    def run(self, model: Model) -> PassResult:
+        """Insert the nodes and let every reader of the layer follow."""
+        editor = Editor(model)
+        for layer in self.layers:
+            producer = layer.bias_add or layer.node
+            result = producer.outputs[0]
+            param = model.add_constant(
+                f"{layer.name}.dequant.param", pack_dequant_scale(self.quants[layer.name].accumulator_scale)
+            )
+            accumulator, output = _open_output(model, editor, layer.name, producer, result)
+            model.graph.retyped.update({accumulator.name, layer.node.outputs[0].name})
+            dequant = gs.Node(
+                "AscendDequant",
+                f"{layer.name}.dequant",
+                attrs={"dtype": GE_FLOAT32},
+                inputs=[accumulator, param],
+                outputs=[output],
+            )
+            editor.insert_after(producer, [dequant])
+        editor.commit()
+        return PassResult(tuple(layer.name for layer in self.layers))
+
+
+def _open_output(
+    model: Model, editor: Editor, layer: str, producer: Node, result: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Split `result` into what the layer accumulates and what its readers get; a graph output keeps its name."""
+    if editor.is_output(result):
+        accumulator = model.new_tensor(f"{layer}_output0")
+        replace_output(producer, 0, accumulator)
+        return accumulator, result
+    output = model.new_tensor(f"{layer}.dequant.output0", np.dtype(np.float32))
+    editor.move_consumers(result, output)
+    return result, output
+
+
+def pack_dequant_scale(scale: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Float32 bits in the low half of a uint64, shape unchanged; the high half (shift, weight offset) is zero."""
+    return np.ascontiguousarray(scale, dtype=np.float32).view(np.uint32).astype(np.uint64)
+
+
+def unpack_dequant_scale(param: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Inverse of :func:`pack_dequant_scale`."""
+    return (param & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
+
+
+@dataclass(frozen=True)
+class MergeQuants:
+    """AscendQuant nodes on one tensor with equal scale, offset and type become one, the first in graph order."""
+
+    def run(self, model: Model) -> PassResult:
+        """Merge them."""
+        editor = Editor(model)
+        kept: dict[tuple[int, float, float, str], Node] = {}
+        changed: list[str] = []
+        for node in model.graph.nodes:
+            if node.op != "AscendQuant":
+                continue
+            key = (id(node.inputs[0]), node.attrs["scale"], node.attrs["offset"], node.attrs["dst_type"])
+            first = kept.setdefault(key, node)
+            if first is not node:
+                editor.move_consumers(node.outputs[0], first.outputs[0])
+                editor.remove(node)
+                changed.append(node.name)
+        editor.commit()
+        return PassResult(tuple(changed))

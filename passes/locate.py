@@ -1,0 +1,138 @@
+"""Find the layers that can be quantized, and say of every other candidate why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from amct_onnx.graph.model import Model, Node, Tensor
+from amct_onnx.graph.op_table import OpSpec, resolve_constant, spec_of
+from amct_onnx.passes.base import Refusal
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One quantizable layer.
+
+    Attributes:
+        node: the Conv, Gemm, MatMul or AveragePool node.
+        spec: its row of the operator table.
+        weight: its weight constant, None for AveragePool.
+        bias: its bias constant, None when it has none.
+        bias_add: the Add behind a MatMul that adds the bias.
+    """
+
+    node: Node
+    spec: OpSpec
+    weight: gs.Constant | None
+    bias: gs.Constant | None
+    bias_add: Node | None = None
+
+    @property
+    def name(self) -> str:
+        """The layer's name, which is its key in a record."""
+        return str(self.node.name)
+
+    @property
+    def op_type(self) -> str:
+        """ONNX operator type."""
+        return str(self.node.op)
+
+    @property
+    def activation(self) -> Tensor:
+        """The data input."""
+        return self.node.inputs[0]
+
+    @property
+    def output(self) -> Tensor:
+        """The layer's result, its bias included."""
+        return (self.bias_add or self.node).outputs[0]
+
+    @property
+    def out_axis(self) -> int:
+        """Weight axis of the output channels."""
+        return self.spec.weight_out_axis(self.node)
+
+    @property
+    def channels_out(self) -> int | None:
+        """Number of output channels, None without weights."""
+        return None if self.weight is None else int(self.weight.shape[self.out_axis])
+
+    @property
+    def channels_in(self) -> int | None:
+        """Number of input channels over all groups, None without weights."""
+        if self.weight is None:
+            return None
+        in_axis = 1 if self.op_type == "Conv" else 1 - self.out_axis
+        return int(self.weight.shape[in_axis]) * int(self.node.attrs.get("group", 1))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All candidates of a model: the layers to quantize and the refusals."""
+
+    layers: tuple[Layer, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
+    """Survey `model` in graph order.
+
+    Args:
+        model: named and fused.
+        skip: layer names to leave float.
+    """
+    skipped = set(skip)
+    outputs = model.output_ids()
+    layers: list[Layer] = []
+    refusals: list[Refusal] = []
+    for graph in model.graphs():
+        for node in graph.nodes:
+            spec = spec_of(node)
+            if not spec.has_record:
+                continue
+            refusal = _refuse(node, spec, skipped, in_body=graph is not model.graph)
+            if refusal is None:
+                layers.append(_layer(node, spec, outputs))
+            else:
+                refusals.append(refusal)
+    return Survey(tuple(layers), tuple(refusals))
+
+
+def _refuse(node: Node, spec: OpSpec, skipped: set[str], *, in_body: bool) -> Refusal | None:
+    if node.name in skipped:
+        return Refusal(node.name, node.op, "skipped on request")
+    if in_body:
+        return Refusal(node.name, node.op, "it lies inside a control-flow body", "none yet; the body stays float")
+    for rule in spec.rules:
+        if rule.applies(node):
+            return Refusal(node.name, node.op, rule.reason, rule.remedy)
+    return None
+
+
+def _layer(node: Node, spec: OpSpec, outputs: set[int]) -> Layer:
+    weight = None if spec.weight is None else resolve_constant(node.inputs[spec.weight])
+    if node.op == "MatMul" and weight is not None:
+        add, bias = _matmul_bias(node, weight, outputs)
+        return Layer(node, spec, weight, bias, add)
+    has_bias = spec.bias is not None and len(node.inputs) > spec.bias and not node.inputs[spec.bias].is_empty()
+    return Layer(node, spec, weight, resolve_constant(node.inputs[spec.bias]) if has_bias else None)
+
+
+def _matmul_bias(node: Node, weight: gs.Constant, outputs: set[int]) -> tuple[Node | None, gs.Constant | None]:
+    """The Add that gives a MatMul its bias: its only reader, adding one constant per output channel, in either order."""
+    product = node.outputs[0]
+    if len(product.outputs) != 1 or id(product) in outputs:
+        return None, None
+    add = product.outputs[0]
+    if add.op != "Add" or add.domain not in (None, "", "ai.onnx") or len(add.inputs) != 2:
+        return None, None
+    other = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
+    bias = resolve_constant(other)
+    channels = int(weight.shape[1])
+    if bias is None or not bias.shape or math.prod(bias.shape) != channels or bias.shape[-1] != channels:
+        return None, None
+    return add, bias
