@@ -1,0 +1,25 @@
+"""Reading protobuf text format with the line of every field kept.
+
+protobuf's own parser gives no line for a field that stands twice, refuses string literals broken over lines and stops
+at the first fault. This reader is driven by the same descriptors, and knows nothing of records: it raises
+:class:`TextError` for what is no text format at all, and collects everything else as problems of the block they stand in.
+"""
+
+from amct_onnx.record.prototext.blocks import Block, Field, Problem
+from amct_onnx.record.prototext.reader import read_text
+from amct_onnx.record.prototext.schema import FieldSpec, Kind, MessageSpec, message_spec
+from amct_onnx.record.prototext.source import Source, TextError, decode
+
+__all__ = [
+    "Block",
+    "Field",
+    "FieldSpec",
+    "Kind",
+    "MessageSpec",
+    "Problem",
+    "Source",
+    "TextError",
+    "decode",
+    "message_spec",
+    "read_text",
+]
