@@ -7,8 +7,8 @@ and changes the graph. It knows neither config nor files.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from amct_onnx.graph.model import Model
@@ -31,10 +31,12 @@ class PassResult:
     Attributes:
         changed: names of the nodes it changed, in graph order.
         refusals: nodes that it was meant for but had to leave.
+        merged: name of a node that took others in -> names of all it now stands for, itself first.
     """
 
     changed: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

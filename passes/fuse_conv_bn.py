@@ -32,7 +32,7 @@ class FuseConvBn:
     def run(self, model: Model) -> PassResult:
         """Fuse wherever the rule fits."""
         editor = Editor(model)
-        changed: list[str] = []
+        merged: dict[str, tuple[str, ...]] = {}
         refusals: list[Refusal] = []
         for node in model.graph.nodes:
             norm = _following_norm(node)
@@ -42,10 +42,10 @@ class FuseConvBn:
             if reason is not None:
                 refusals.append(Refusal(norm.name, norm.op, f"not fused into '{node.name}': {reason}"))
                 continue
+            merged[node.name] = (node.name, norm.name)
             _fuse(model, editor, node, norm)
-            changed.append(node.name)
         editor.commit()
-        return PassResult(tuple(changed), tuple(refusals))
+        return PassResult(tuple(merged), tuple(refusals), merged)
 
     def _reason_against(self, conv: Node, norm: Node, editor: Editor) -> str | None:
         if conv.name in self.skip:

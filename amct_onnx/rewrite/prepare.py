@@ -1,0 +1,46 @@
+"""What happens to every model first, the same way when a plan is made and when it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+from amct_onnx.graph import Model, import_model, name_nodes
+from amct_onnx.passes.base import PassTiming, Refusal, run_pipeline
+from amct_onnx.passes.fuse_conv_bn import FuseConvBn
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A named and fused model.
+
+    Attributes:
+        model: the graph to work on; take a copy before changing it.
+        fused: layer name -> names of all source nodes it now stands for.
+        refusals: fusions that could not be done.
+        timings: seconds of each pass.
+    """
+
+    model: Model
+    fused: dict[str, tuple[str, ...]]
+    refusals: tuple[Refusal, ...]
+    timings: tuple[PassTiming, ...]
+
+
+def prepare(proto: ModelProto, base_dir: Path | None, *, skip_fusion: Collection[str] = ()) -> Prepared:
+    """Import, name and fuse.
+
+    Args:
+        proto: the source model, never changed.
+        base_dir: folder of its external weights.
+        skip_fusion: convolutions whose BatchNormalization stays.
+    """
+    model = import_model(proto, base_dir)
+    name_nodes(model)
+    results, timings = run_pipeline(model, [FuseConvBn(skip=frozenset(skip_fusion))])
+    fused = {name: members for result in results for name, members in result.merged.items()}
+    refusals = tuple(refusal for result in results for refusal in result.refusals)
+    return Prepared(model, fused, refusals, tuple(timings))
