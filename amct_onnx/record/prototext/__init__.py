@@ -2,7 +2,7 @@
 
 protobuf's own parser gives no line for a field that stands twice, refuses string literals broken over lines and stops
 at the first fault. This reader is driven by the same descriptors, and knows nothing of records: it raises
-:class:`TextError` for what is no text format at all, and collects everything else as problems of the block they stand in.
+:class:`TextError` for what is no text format at all, and collects everything else as problems of blocks.
 """
 
 from amct_onnx.record.prototext.blocks import Block, Field, Problem
