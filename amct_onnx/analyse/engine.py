@@ -17,6 +17,8 @@ from amct_onnx.runtime import fetch, input_specs, open_session
 
 logger = logging.getLogger(__name__)
 
+KEPT_SAMPLES = 2
+
 Progress = Callable[[Iterable[Feed]], Iterable[Feed]]
 
 
@@ -27,10 +29,12 @@ class Calibration:
     Attributes:
         statistics: tensor name -> what was seen of it.
         feeds: number of feeds run.
+        samples: the first feeds, kept to try the compressed models on.
     """
 
     statistics: dict[str, TensorStatistics]
     feeds: int
+    samples: tuple[Feed, ...] = ()
 
 
 def calibrate(
@@ -61,6 +65,7 @@ def calibrate(
     fed = {spec.name for spec in inputs}
     fetched = [name for name in tensors if name not in fed]
     feeds = iterate_feeds(data, inputs)
+    samples: list[Feed] = []
     count = 0
     for feed in progress(feeds) if progress else feeds:
         for name in statistics.keys() & feed.keys():
@@ -68,10 +73,12 @@ def calibrate(
         for name, array in zip(fetched, fetch(session, fetched, feed), strict=True):
             statistics[name].update(array)
         count += 1
+        if len(samples) < KEPT_SAMPLES:
+            samples.append(feed)
     if not count:
         raise DataError("the calibration data holds no feed; give at least one sample")
     _report_not_finite(statistics)
-    return Calibration(statistics, count)
+    return Calibration(statistics, count, tuple(samples))
 
 
 def _with_outputs(proto: ModelProto, tensors: Sequence[str]) -> ModelProto:

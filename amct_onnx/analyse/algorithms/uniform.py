@@ -54,10 +54,10 @@ def fit_into(scale: float, offset: int, bounds: Bounds, *, bits: int) -> tuple[f
     low_out, high_out = (qmin - offset) * scale < bounds.low, (qmax - offset) * scale > bounds.high
     if not (low_out or high_out) or bounds.low > 0 or bounds.high < 0:
         return scale, offset
-    if low_out and bounds.low == 0:
+    if bounds.low == 0 and (low_out or offset == qmin):
         top = min((qmax - offset) * scale, bounds.high)
         return _shrunk(top / (qmax - qmin), qmax - qmin, bounds.high), qmin
-    if high_out and bounds.high == 0:
+    if bounds.high == 0 and (high_out or offset == qmax):
         bottom = max((qmin - offset) * scale, bounds.low)
         return _shrunk(-bottom / (qmax - qmin), qmax - qmin, -bounds.low), qmax
     low, high = max((qmin - offset) * scale, bounds.low), min((qmax - offset) * scale, bounds.high)

@@ -1,0 +1,189 @@
+"""From a prepared model and data to a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_activation
+from amct_onnx.analyse.algorithms.uniform import scale_and_offset
+from amct_onnx.analyse.algorithms.weight import arq, fit_bias
+from amct_onnx.analyse.engine import Calibration, Progress, calibrate
+from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.errors import NothingToCompressError, UsageError
+from amct_onnx.graph import Model, Tensor, constant_array
+from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.passes.base import Refusal
+from amct_onnx.passes.fold_gemm import FoldGemm
+from amct_onnx.passes.locate import Layer, Survey, locate_layers
+from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, scale_source
+from amct_onnx.record import LayerRecord, Record, RecordHeader
+from amct_onnx.rewrite import Prepared
+
+_NO_PAIRS = Placement((), ())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compression plan.
+
+    Attributes:
+        record: quantization of the layers, keyed by layer name.
+        tensors: quantization of what only the QDQ form quantizes, keyed by tensor name.
+        refusals: candidates that stay float, with the reason.
+        feeds: number of feeds that calibration ran.
+        samples: the first of them.
+    """
+
+    record: Record
+    tensors: Record
+    refusals: tuple[Refusal, ...] = ()
+    feeds: int = field(default=0, compare=False)
+    samples: tuple[Feed, ...] = field(default=(), compare=False, repr=False)
+
+
+def make_plan(
+    prepared: Prepared, data: Any, options: PlanOptions, *, sha256: str, progress: Progress | None = None
+) -> Plan:
+    """Calibrate and choose every scale.
+
+    Args:
+        prepared: the model; not changed.
+        data: calibration feeds, see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
+        options: the choices.
+        sha256: digest of the source model, kept in the record's header.
+        progress: wraps the iterator of feeds.
+
+    Raises:
+        NothingToCompressError: no layer can be quantized.
+        UsageError: a layer to skip does not exist.
+        DataError: the data does not fit the model.
+    """
+    model = prepared.model.copy()
+    survey = _survey(model, options)
+    FoldGemm({layer.name for layer in survey.layers}).run(model)
+    layers = locate_layers(model, options.skip).layers
+    pairs = place_pairs(model, layers) if options.qdq_tensors else _NO_PAIRS
+    chooser = _Chooser(model, layers, pairs, options)
+    calibration = calibrate(
+        model.proto,
+        model.base_dir,
+        chooser.observed,
+        data,
+        keep_values=options.act is not ActivationAlgorithm.MINMAX,
+        progress=progress,
+    )
+    return chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
+
+
+def _survey(model: Model, options: PlanOptions) -> Survey:
+    names = {node.name for graph in model.graphs() for node in graph.nodes}
+    for name in options.skip:
+        if name not in names:
+            raise UsageError(f"layer to skip '{name}' is not in the model; see `amct_onnx inspect` for the names")
+    survey = locate_layers(model, options.skip)
+    if not survey.layers:
+        reasons = "; ".join(f"'{r.node}' ({r.op_type}): {r.reason}" for r in survey.refusals[:5])
+        raise NothingToCompressError(
+            f"no layer of the model can be quantized; {reasons or 'it has no Conv, Gemm, MatMul or AveragePool'}"
+        )
+    return survey
+
+
+class _Chooser:
+    """Chooses scales for one model once its statistics are there."""
+
+    def __init__(self, model: Model, layers: Iterable[Layer], pairs: Placement, options: PlanOptions) -> None:
+        self._layers = tuple(layers)
+        self._pairs = pairs
+        self._options = options
+        self._tensors = _tensors_by_name(model)
+        watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors)
+        self._source = {name: scale_source(self._tensors[name]).name for name in watched}
+        self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
+        self._chosen: dict[str, tuple[float, int]] = {}
+
+    def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
+        entries: dict[str, LayerRecord] = {}
+        refusals = list(survey.refusals)
+        for layer in self._layers:
+            if calibration.statistics[self._source[layer.activation.name]].count:
+                entries[layer.name] = self._layer_entry(layer, calibration)
+            else:
+                reason = "calibration saw no finite value of its input"
+                refusals.append(Refusal(layer.name, layer.op_type, reason, "give data that reaches it"))
+        tensors = {
+            name: _tensor_entry(*self._activation(name, calibration))
+            for name in self._pairs.tensors
+            if calibration.statistics[self._source[name]].count
+        }
+        tensors.update({name: _tensor_entry(*self._constant(name)) for name in self._pairs.constants})
+        return Plan(
+            Record(entries, header=header),
+            Record(tensors, header=header),
+            tuple(refusals),
+            calibration.feeds,
+            calibration.samples,
+        )
+
+    def _layer_entry(self, layer: Layer, calibration: Calibration) -> LayerRecord:
+        scale_d, offset_d = self._activation(layer.activation.name, calibration)
+        scale_w = self._weight_scale(layer, scale_d)
+        return LayerRecord(
+            scale_d=scale_d,
+            offset_d=offset_d,
+            scale_w=tuple(scale_w.tolist()),
+            offset_w=(0,) * scale_w.size,
+            act_type="INT8",
+            wts_type=None if layer.weight is None else "INT8",
+        )
+
+    def _activation(self, name: str, calibration: Calibration) -> tuple[float, int]:
+        """Scale and offset of a tensor: those of the tensor it shares its scale with."""
+        source = self._source[name]
+        if source not in self._chosen:
+            self._chosen[source] = choose_activation(
+                self._options.act,
+                calibration.statistics[source].distribution(),
+                symmetric=self._options.symmetric,
+                bounds=Bounds(*output_bounds(self._tensors[source])),
+            )
+        return self._chosen[source]
+
+    def _weight_scale(self, layer: Layer, data_scale: float) -> NDArray[np.float32]:
+        """Weight scales [1] or [channels_out], high enough for the bias."""
+        if layer.weight is None:
+            return np.ones(1, np.float32)
+        per_channel = layer.spec.per_channel or self._options.gemm_per_channel
+        axis = layer.out_axis if per_channel else None
+        weight = constant_array(layer.weight)
+        scale = arq(weight, axis, bits=7 if self._options.reduce_range else 8)
+        others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
+        is_empty = np.atleast_1d(~np.any(weight, axis=others))
+        bias = None if layer.bias is None else constant_array(layer.bias)
+        return fit_bias(scale, bias, data_scale, is_empty)
+
+    def _constant(self, name: str) -> tuple[float, int]:
+        """A constant operand is covered completely."""
+        constant = resolve_constant(self._tensors[name])
+        values = constant_array(constant)
+        low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            low, high = 0.0, 0.0
+        return scale_and_offset(low, high, bits=8, symmetric=self._options.symmetric)
+
+
+def _tensor_entry(scale: float, offset: int) -> LayerRecord:
+    return LayerRecord(scale_d=scale, offset_d=offset, act_type="INT8")
+
+
+def _tensors_by_name(model: Model) -> Mapping[str, Tensor]:
+    tensors = {tensor.name: tensor for tensor in (*model.graph.inputs, *model.graph.initializers.values())}
+    tensors.update({tensor.name: tensor for node in model.graph.nodes for tensor in node.outputs})
+    return tensors

@@ -1,0 +1,119 @@
+"""What can and cannot be compressed in a model, with reasons, shapes and cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from amct_onnx.api.compress import Source
+from amct_onnx.graph import Node, read_model
+from amct_onnx.graph.op_table import resolve_constant, spec_of
+from amct_onnx.graph.shapes import infer_shapes
+from amct_onnx.passes.base import Refusal
+from amct_onnx.passes.locate import Layer, locate_layers
+from amct_onnx.rewrite import prepare
+
+Shape = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node that holds weights or that could be quantized.
+
+    Attributes:
+        name, op_type: the node.
+        input_shape, output_shape: known sizes as int, free ones by name or None; None when the rank is unknown.
+        parameters: number of constant values it reads.
+        multiply_adds: of one run, None when a shape is unknown (free sizes count as 1).
+        quantizable: whether a plan would quantize it.
+        reason, remedy: why not.
+    """
+
+    name: str
+    op_type: str
+    input_shape: Shape | None
+    output_shape: Shape | None
+    parameters: int
+    multiply_adds: int | None
+    quantizable: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All facts about one model.
+
+    Attributes:
+        opset: version of the default operator set.
+        nodes: number of nodes, bodies included.
+        operators: operator type -> number of nodes.
+        facts: the nodes that matter, in graph order.
+        fusions: layer -> source nodes that will be folded into it.
+    """
+
+    opset: int
+    nodes: int
+    operators: dict[str, int]
+    facts: tuple[NodeFacts, ...]
+    fusions: dict[str, tuple[str, ...]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def inspect(model: Source) -> Inspection:
+    """Look at a model: path or ModelProto.
+
+    Raises:
+        ModelError: the model cannot be read.
+    """
+    proto, base_dir = read_model(model)
+    prepared = prepare(proto, base_dir)
+    graph = prepared.model
+    shapes = infer_shapes(proto)
+    survey = locate_layers(graph)
+    layers = {id(layer.node): layer for layer in survey.layers}
+    refused = {refusal.node: refusal for refusal in survey.refusals}
+    facts: list[NodeFacts] = []
+    operators: dict[str, int] = {}
+    for body in graph.graphs():
+        for node in body.nodes:
+            operators[node.op] = operators.get(node.op, 0) + 1
+            if id(node) in layers or node.name in refused:
+                refusal = refused.get(node.name)
+                facts.append(_facts(node, layers.get(id(node)), shapes, refusal))
+    return Inspection(graph.opset, sum(operators.values()), dict(sorted(operators.items())), tuple(facts), prepared.fused)
+
+
+def _facts(node: Node, layer: Layer | None, shapes: dict[str, Shape], refusal: Refusal | None) -> NodeFacts:
+    output = layer.output if layer else node.outputs[0]
+    output_shape = shapes.get(output.name)
+    return NodeFacts(
+        name=node.name,
+        op_type=node.op,
+        input_shape=shapes.get(node.inputs[0].name),
+        output_shape=output_shape,
+        parameters=_parameters(node),
+        multiply_adds=_multiply_adds(node, output_shape),
+        quantizable=layer is not None,
+        reason=refusal.reason if refusal else "",
+        remedy=refusal.remedy if refusal else "",
+    )
+
+
+def _parameters(node: Node) -> int:
+    constants = (resolve_constant(tensor) for tensor in node.inputs)
+    return sum(math.prod(constant.shape) for constant in constants if constant is not None)
+
+
+def _multiply_adds(node: Node, output_shape: Shape | None) -> int | None:
+    """Output elements times the weights that each of them reads."""
+    spec = spec_of(node)
+    weight = None if spec.weight is None else resolve_constant(node.inputs[spec.weight])
+    if weight is None or output_shape is None:
+        return None
+    per_output = math.prod(weight.shape) // max(1, int(weight.shape[spec.weight_out_axis(node)]))
+    return per_output * math.prod(size if isinstance(size, int) else 1 for size in output_shape)

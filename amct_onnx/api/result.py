@@ -1,0 +1,186 @@
+"""What a compression gives back: plan, models and report, all in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from amct_onnx.errors import UsageError
+from amct_onnx.graph import BuiltModel, ExternalNaming
+from amct_onnx.graph.files import replacing, write_model
+from amct_onnx.passes.base import PassTiming, Refusal
+from amct_onnx.record import Record, format_record, save_record
+from amct_onnx.rewrite import OutputForm
+
+logger = logging.getLogger(__name__)
+
+_EXTERNAL_NAMING = {
+    OutputForm.ASCEND: ExternalNaming.DEPLOY,
+    OutputForm.FAKE_QUANT: ExternalNaming.FAKE_QUANT,
+    OutputForm.QDQ: ExternalNaming.ONE_FILE,
+}
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One quantized layer: its name, type, the source nodes it stands for, and how it is quantized."""
+
+    name: str
+    op_type: str
+    source_nodes: tuple[str, ...]
+    scale_d: float
+    offset_d: int
+    weight_scales: int
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """How one compressed model did beside the float model on the first calibration feeds.
+
+    Attributes:
+        form: which output form.
+        snr_db: signal-to-noise ratio over all float outputs, decibel; inf when equal.
+        error: why the model could not be run, None when it ran.
+    """
+
+    form: str
+    snr_db: float | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done and what was not.
+
+    Attributes:
+        layers: quantized layers in graph order.
+        refusals: candidates left float, and fusions not done, with reasons.
+        feeds: number of calibration feeds.
+        qdq_tensors: number of tensors that only the QDQ form quantizes.
+        trials: each runnable form tried out.
+        notes: sentences a user should know.
+        timings: seconds of each pass, by output form (``prepare`` for what comes first).
+    """
+
+    layers: tuple[LayerSummary, ...]
+    refusals: tuple[Refusal, ...]
+    feeds: int
+    qdq_tensors: int
+    trials: tuple[TrialResult, ...] = ()
+    notes: tuple[str, ...] = ()
+    timings: Mapping[str, tuple[PassTiming, ...]] = field(default_factory=dict, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data; the schema stands in docs/json.md."""
+        return {
+            "layers": [asdict(layer) for layer in self.layers],
+            "not_compressed": [asdict(refusal) for refusal in self.refusals],
+            "calibration_feeds": self.feeds,
+            "qdq_tensors": self.qdq_tensors,
+            "trials": [asdict(trial) for trial in self.trials],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class CompressionResult:
+    """Plan, models and report of one compression.
+
+    Attributes:
+        record: the plan of the layers.
+        tensors: the plan of what only the QDQ form quantizes.
+        models: output form -> finished model, weights still references.
+        report: what was done.
+        source: path of the source model, None when it was given in memory.
+    """
+
+    record: Record
+    tensors: Record
+    models: Mapping[OutputForm, BuiltModel]
+    report: Report
+    source: Path | None = None
+
+    def model(self, form: OutputForm | str) -> ModelProto:
+        """One compressed model as a complete ModelProto.
+
+        Raises:
+            UsageError: the form was not asked for.
+            ModelError: its weights are too large for one message.
+        """
+        wanted = OutputForm(form)
+        if wanted not in self.models:
+            have = ", ".join(known.value for known in self.models)
+            raise UsageError(f"the result holds no '{wanted.value}' model, only {have}; name it in formats")
+        return self.models[wanted].to_proto()
+
+    def save(self, prefix: str | Path, *, protect: Iterable[Path] = ()) -> dict[str, Path]:
+        """Write every model, the plan and the fusion map as ``PREFIX_...``.
+
+        Args:
+            prefix: folder and beginning of the file names; folders are made.
+            protect: further files that must not be overwritten.
+
+        Returns:
+            Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``) -> path.
+
+        Raises:
+            UsageError: an output would overwrite an input, or the folder cannot be written to.
+        """
+        paths = output_paths(prefix, self.models)
+        guarded = [*protect, *([self.source] if self.source else [])]
+        _refuse_overwriting(paths, guarded)
+        replaced = [path.name for path in paths.values() if path.exists()]
+        if replaced:
+            logger.warning("replacing earlier outputs: %s", ", ".join(replaced))
+        for form, built in self.models.items():
+            write_model(built, paths[form.value], _EXTERNAL_NAMING[form])
+        save_record(self.record, paths["record"])
+        save_record(self.tensors, paths["tensors"])
+        with replacing(paths["quant_json"]) as temporary:
+            temporary.write_text(json.dumps(self._fusion_map(), indent=2) + "\n", encoding="utf-8")
+        return paths
+
+    def _fusion_map(self) -> dict[str, Any]:
+        """Which source nodes each quantized layer stands for, and what surrounds it in the deploy model."""
+        return {
+            "version": 1,
+            "layers": [
+                {
+                    "name": layer.name,
+                    "type": layer.op_type,
+                    "before": list(layer.source_nodes),
+                    "after": [f"{layer.name}.quant", layer.name, f"{layer.name}.dequant"],
+                }
+                for layer in self.report.layers
+            ],
+        }
+
+    def record_text(self) -> str:
+        """The record as it would be written."""
+        return format_record(self.record)
+
+
+def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, Path]:
+    """The files that a save to `prefix` writes."""
+    prefix = Path(prefix)
+    if not prefix.name or prefix.name in (".", ".."):
+        raise UsageError(f"output prefix '{prefix}' has no file name; give a folder and a beginning, like out/model")
+    paths = {form.value: prefix.with_name(f"{prefix.name}_{form.suffix}") for form in forms}
+    for kind, ending in (("record", "record.txt"), ("tensors", "tensors.txt"), ("quant_json", "quant.json")):
+        paths[kind] = prefix.with_name(f"{prefix.name}_{ending}")
+    return paths
+
+
+def _refuse_overwriting(paths: Mapping[str, Path], guarded: Iterable[Path]) -> None:
+    resolved = {path.resolve() for path in guarded}
+    for path in paths.values():
+        if path.resolve() in resolved:
+            raise UsageError(f"{path}: this output would overwrite an input of the run; choose another prefix with -o")
+        if path.is_dir():
+            raise UsageError(f"{path}: a folder of this name is in the way; choose another prefix with -o")

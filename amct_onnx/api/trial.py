@@ -1,0 +1,65 @@
+"""Try the compressed models out before anybody relies on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from amct_onnx.analyse.feeds import Feed
+from amct_onnx.api.result import TrialResult
+from amct_onnx.errors import AmctError
+from amct_onnx.graph import BuiltModel
+from amct_onnx.graph.weights import Array
+from amct_onnx.rewrite import OutputForm
+from amct_onnx.runtime import fetch, open_session
+
+
+def try_models(
+    proto: ModelProto, base_dir: Path | None, models: Mapping[OutputForm, BuiltModel], samples: Sequence[Feed]
+) -> tuple[TrialResult, ...]:
+    """Run each runnable form on `samples` beside the float model.
+
+    Models whose weights exceed one protobuf message are left out; they are tried when they are saved.
+    """
+    runnable = [form for form in models if form is not OutputForm.ASCEND and _fits(models[form])]
+    if not runnable or not samples:
+        return ()
+    session = open_session(proto, base_dir=base_dir)
+    names = [output.name for output in session.get_outputs()]
+    wanted = [fetch(session, names, sample) for sample in samples]
+    return tuple(_try(form, models[form], names, samples, wanted) for form in runnable)
+
+
+def signal_to_noise(wanted: Sequence[Array], got: Sequence[Array]) -> float:
+    """``10 log10(sum(x^2) / sum((x - y)^2))`` over all arrays, in float64; inf when equal, nan when not comparable."""
+    signal = noise = 0.0
+    for x, y in zip(wanted, got, strict=True):
+        if x.shape != y.shape:
+            return math.nan
+        if x.dtype.kind == "f":
+            finite = np.isfinite(x)
+            signal += float(np.sum(np.square(x[finite], dtype=np.float64)))
+            noise += float(np.sum(np.square(x[finite].astype(np.float64) - y[finite])))
+    if math.isnan(noise):
+        return math.nan
+    return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+def _try(
+    form: OutputForm, built: BuiltModel, names: Sequence[str], samples: Sequence[Feed], wanted: Sequence[list[Array]]
+) -> TrialResult:
+    try:
+        session = open_session(built.to_proto())
+        got = [fetch(session, names, sample) for sample in samples]
+    except AmctError as error:
+        return TrialResult(form.value, None, str(error))
+    pairs = [(x, y) for xs, ys in zip(wanted, got, strict=True) for x, y in zip(xs, ys, strict=True)]
+    return TrialResult(form.value, signal_to_noise([x for x, _ in pairs], [y for _, y in pairs]))
+
+
+def _fits(built: BuiltModel) -> bool:
+    return built.nbytes < 2**31 - 2**26
