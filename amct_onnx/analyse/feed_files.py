@@ -1,0 +1,75 @@
+"""Calibration feeds from files: ``.npz`` archives with one feed each, or ``.npy`` arrays for models of one input."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amct_onnx.errors import DataError
+
+_ENDINGS = (".npz", ".npy")
+
+
+@dataclass(frozen=True)
+class FeedFiles:
+    """Feeds in name order; each file is read when its turn comes.
+
+    Attributes:
+        files: one file per feed.
+    """
+
+    files: Sequence[Path]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]] | NDArray[Any]]:
+        return (_read(path) for path in self.files)
+
+
+def find_feeds(path: Path) -> FeedFiles:
+    """Feeds of a ``.npz`` or ``.npy`` file, or of all such files in a folder.
+
+    Raises:
+        DataError: nothing is there, the folder mixes both kinds, or the file is of another kind.
+    """
+    if path.is_dir():
+        return FeedFiles(_in_folder(path))
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder; give calibration data with --data")
+    if path.suffix.lower() not in _ENDINGS:
+        raise DataError(f"{path}: calibration data must be .npz or .npy, or a folder of them")
+    return FeedFiles([path])
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS and not path.name.startswith("."))
+    kinds = {path.suffix.lower() for path in files}
+    if not files:
+        raise DataError(f"{folder}: the folder holds no .npz or .npy file; save each calibration feed as one .npz")
+    if len(kinds) > 1:
+        raise DataError(f"{folder}: the folder mixes .npz and .npy files; keep one kind")
+    return files
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise DataError(
+            f"{path}: cannot be read as a numpy file ({_reason(error)}); write it with numpy.savez or numpy.save"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return "it holds Python objects, not numbers" if "allow_pickle" in str(error) else str(error).split("\n")[0]

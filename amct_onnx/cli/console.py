@@ -1,0 +1,75 @@
+"""What a person sees: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+PROGRESS_DELAY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Console:
+    """Where output goes.
+
+    Attributes:
+        quiet: only results and errors.
+        verbose: also timings.
+        as_json: one JSON object on stdout, all text on stderr.
+    """
+
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
+
+    def say(self, text: str = "") -> None:
+        """A line for a person; on stderr when stdout belongs to JSON, nowhere when quiet."""
+        if self.quiet:
+            return
+        stream = sys.stderr if self.as_json else sys.stdout
+        stream.write(text + "\n")
+
+    def table(self, headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A table for a person."""
+        rows = list(rows)
+        if rows:
+            self.say(tabulate(rows, headers=headers, disable_numparse=True))
+
+    def result(self, data: dict[str, Any]) -> None:
+        """The result as JSON, when asked for."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+    def progress(self, description: str, total: int | None = None) -> Any:
+        """A wrapper of an iterable that shows a bar after two seconds, on a terminal only."""
+
+        def wrap(items: Iterable[Any]) -> Iterable[Any]:
+            bar: Iterable[Any] = tqdm(
+                items,
+                desc=description,
+                total=total,
+                delay=PROGRESS_DELAY_SECONDS,
+                disable=True if self.quiet else None,
+                file=sys.stderr,
+                leave=False,
+            )
+            return bar
+
+        return wrap
+
+    def install_logging(self) -> None:
+        """Let the package's warnings (and with -v its details) reach stderr."""
+        package = logging.getLogger("amct_onnx")
+        package.handlers.clear()
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        package.addHandler(handler)
+        package.propagate = False
+        package.setLevel(logging.ERROR if self.quiet else logging.INFO if self.verbose else logging.WARNING)

@@ -1,0 +1,149 @@
+"""All commands and flags."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from amct_onnx import __version__
+from amct_onnx.analyse.algorithms import ActivationAlgorithm
+from amct_onnx.cli import apply, demo, inspect, quantize, record
+from amct_onnx.passes.insert_qdq import QdqTarget
+from amct_onnx.rewrite import OutputForm
+
+_FORMS = [form.value for form in OutputForm]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser; every command leaves its function in ``run``."""
+    parser = argparse.ArgumentParser(
+        prog="amct_onnx", description="Compress ONNX models after export: for Ascend NPUs and any runtime that reads QDQ."
+    )
+    parser.add_argument("--version", action="version", version=f"amct_onnx {__version__}")
+    common = _common()
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_quantize(commands, common)
+    _add_apply(commands, common)
+    _add_inspect(commands, common)
+    _add_record(commands, common)
+    _add_demo(commands, common)
+    return parser
+
+
+def _common() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    group = common.add_argument_group("output")
+    group.add_argument("-v", "--verbose", action="store_true", help="show details and the time of every pass")
+    group.add_argument("-q", "--quiet", action="store_true", help="show nothing but errors (and JSON, when asked for)")
+    group.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    return common
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, all else on stderr")
+
+
+def _add_forms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        metavar="LIST",
+        default=",".join(_FORMS),
+        help=f"output forms, separated by commas, out of {', '.join(_FORMS)} (default: all)",
+    )
+    parser.add_argument(
+        "--qdq-target",
+        choices=[target.value for target in QdqTarget],
+        default=QdqTarget.ONNXRUNTIME.value,
+        help="runtime that the QDQ model is for (default: onnxruntime)",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", metavar="PREFIX", required=True, help="folder and beginning of the file names")
+
+
+def _add_quantize(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("quantize", parents=[common], help="quantize a model to int8 with sample data")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the float model (.onnx)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="a .npz with one feed (arrays named by input), a folder of them, or .npy for a model of one input",
+    )
+    _add_output(parser)
+    _add_forms(parser)
+    parser.add_argument(
+        "--act",
+        choices=[algorithm.value for algorithm in ActivationAlgorithm],
+        default=ActivationAlgorithm.MSE.value,
+        help="how activation ranges are chosen (default: mse)",
+    )
+    parser.add_argument("--skip", action="append", default=[], metavar="NAME", help="leave this layer float (repeatable)")
+    parser.add_argument("--symmetric", action="store_true", help="quantize activations without zero point")
+    parser.add_argument(
+        "--gemm-per-channel",
+        action="store_true",
+        default=None,
+        help="one weight scale per output channel for Gemm and MatMul, too (default: only without the ascend form)",
+    )
+    parser.add_argument(
+        "--reduce-range", action="store_true", help="7-bit weights, for x86 machines without VNNI whose kernels saturate"
+    )
+    parser.add_argument(
+        "--check-snr",
+        type=float,
+        metavar="DB",
+        help="exit with 1 when a model's output signal-to-noise ratio on the first feeds is below this",
+    )
+    _add_json(parser)
+    parser.set_defaults(run=quantize.run)
+
+
+def _add_apply(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("apply", parents=[common], help="rewrite a model by a record, without data")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the model the record was made for")
+    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="the record (*_record.txt)")
+    parser.add_argument(
+        "--tensors", type=Path, metavar="FILE", help="the tensors file (default: *_tensors.txt beside *_record.txt)"
+    )
+    _add_output(parser)
+    _add_forms(parser)
+    parser.add_argument("--strict", action="store_true", help="treat warnings about the files as errors")
+    _add_json(parser)
+    parser.set_defaults(run=apply.run)
+
+
+def _add_inspect(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("inspect", parents=[common], help="show what can and cannot be compressed, and why")
+    parser.add_argument("model", type=Path, metavar="MODEL")
+    _add_json(parser)
+    parser.set_defaults(run=inspect.run)
+
+
+def _add_record(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("record", help="check or show a record file")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    check = actions.add_parser("check", parents=[common], help="check every rule; warnings count as faults")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.add_argument("--model", type=Path, metavar="MODEL", help="also check that the record fits this model")
+    _add_json(check)
+    check.set_defaults(run=record.run_check)
+    show = actions.add_parser("show", parents=[common], help="show the entries as a table")
+    show.add_argument("file", type=Path, metavar="FILE")
+    _add_json(show)
+    show.set_defaults(run=record.run_show)
+
+
+def _add_demo(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("demo", parents=[common], help="compress the packaged model and compare with float")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PREFIX",
+        default="amct_onnx_demo/mnist_mobilenet",
+        help="where to write (default: amct_onnx_demo/mnist_mobilenet)",
+    )
+    _add_json(parser)
+    parser.set_defaults(run=demo.run)

@@ -1,0 +1,93 @@
+"""``amct_onnx record check`` and ``amct_onnx record show``."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from amct_onnx.cli.console import Console
+from amct_onnx.errors import RecordError
+from amct_onnx.graph import read_model
+from amct_onnx.record import Record, load_record
+from amct_onnx.rewrite import prepare
+from amct_onnx.rewrite.quants import layer_quants
+
+
+def run_check(arguments: argparse.Namespace, console: Console) -> int:
+    """Check a file (and that it fits a model); 1 when something is wrong with it."""
+    if not arguments.file.is_file():
+        raise RecordError(f"{arguments.file} cannot be read: no such file; give the path of a record file")
+    try:
+        loaded = load_record(arguments.file, strict=True)
+        if arguments.model:
+            skip_fusion = [name for name, entry in loaded.record.layers.items() if entry.skip_fusion]
+            proto, base_dir = read_model(arguments.model)
+            layer_quants(prepare(proto, base_dir, skip_fusion=skip_fusion).model, loaded)
+    except RecordError as error:
+        console.result({"file": str(arguments.file), "valid": False, "faults": str(error).splitlines()})
+        console.say(str(error))
+        return 1
+    console.result({"file": str(arguments.file), "valid": True, "faults": []})
+    console.say(f"{arguments.file}: {_counts(loaded.record)}; no fault found")
+    return 0
+
+
+def run_show(arguments: argparse.Namespace, console: Console) -> int:
+    """Show the entries of a file."""
+    loaded = load_record(arguments.file)
+    record = loaded.record
+    console.result(_as_data(record))
+    if console.as_json:
+        return 0
+    console.say(f"{arguments.file}: {_counts(record)}")
+    for finding in loaded.findings:
+        console.say(f"warning: {finding}")
+    rows = []
+    for name, entry in record.layers.items():
+        scales = entry.scale_w
+        weights = "" if not scales else f"{min(scales):.4g}" + (f" .. {max(scales):.4g}" if len(scales) > 1 else "")
+        rows.append((name, entry.scale_d, entry.offset_d, len(scales), weights, entry.activation_type, entry.weight_type))
+    console.table(("entry", "scale_d", "offset_d", "weight scales", "scale_w", "act", "wts"), rows)
+    cache = [(name, len(entry.scale)) for name, entry in record.kv_cache.items()]
+    console.table(("cache", "scales"), cache)
+    groups = [
+        (number, ", ".join(node.name for node in prune.producers), ", ".join(node.name for node in prune.consumers))
+        for number, prune in enumerate(record.prune)
+        if prune.selective_prune is None
+    ]
+    console.table(("prune group", "producers", "consumers"), groups)
+    return 0
+
+
+def _counts(record: Record) -> str:
+    parts = [f"{len(record.layers)} layer entries", f"{len(record.kv_cache)} cache entries"]
+    return ", ".join([*parts, f"{len(record.prune)} prune records"])
+
+
+def _as_data(record: Record) -> dict[str, Any]:
+    layers = {
+        name: {key: value for key, value in asdict(entry).items() if value not in (None, ())}
+        for name, entry in record.layers.items()
+    }
+    header = record.header
+    return {
+        "header": None
+        if header is None
+        else {
+            "format_version": header.format_version,
+            "source_sha256": header.source_sha256,
+            "weights": header.weights.value,
+        },
+        "layers": layers,
+        "kv_cache": {name: asdict(entry) for name, entry in record.kv_cache.items()},
+        "prune": [_prune_data(prune) for prune in record.prune],
+    }
+
+
+def _prune_data(prune: Any) -> dict[str, Any]:
+    return {
+        "producers": [node.name for node in prune.producers],
+        "consumers": [node.name for node in prune.consumers],
+        "selective_prune": prune.selective_prune.name if prune.selective_prune else None,
+    }

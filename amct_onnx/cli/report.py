@@ -1,0 +1,91 @@
+"""A compression result as text and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from amct_onnx.api import CompressionResult, Report
+from amct_onnx.cli.console import Console
+
+_LISTED = 20
+
+
+def show_result(console: Console, result: CompressionResult, paths: Mapping[str, Path]) -> None:
+    """Tell what was done, what was not and why, and which files were written."""
+    report = result.report
+    by_type: dict[str, int] = {}
+    for layer in report.layers:
+        by_type[layer.op_type] = by_type.get(layer.op_type, 0) + 1
+    kinds = ", ".join(f"{count} {op_type}" for op_type, count in by_type.items())
+    console.say(f"quantized {len(report.layers)} layers ({kinds or 'none'})")
+    if report.qdq_tensors:
+        console.say(f"QDQ form: {report.qdq_tensors} further tensors quantized")
+    show_refusals(console, report)
+    for trial in report.trials:
+        outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)} on the first feeds"
+        console.say(f"tried {trial.form}: {outcome}")
+    for note in report.notes:
+        console.say(f"note: {note}")
+    if console.verbose:
+        show_timings(console, report)
+    console.say("files written:")
+    for path in paths.values():
+        console.say(f"  {path} ({file_size(path)})")
+
+
+def show_refusals(console: Console, report: Report) -> None:
+    """List what was not compressed, with reasons."""
+    if not report.refusals:
+        console.say("left in float: nothing")
+        return
+    console.say(f"left in float or not fused ({len(report.refusals)}):")
+    for refusal in report.refusals[:_LISTED]:
+        remedy = f" (remedy: {refusal.remedy})" if refusal.remedy else ""
+        console.say(f"  {refusal.node} [{refusal.op_type}]: {refusal.reason}{remedy}")
+    if len(report.refusals) > _LISTED:
+        console.say(f"  and {len(report.refusals) - _LISTED} more; --json lists all")
+
+
+def show_timings(console: Console, report: Report) -> None:
+    """Seconds of every pass."""
+    rows = [
+        (form, timing.name, f"{timing.seconds * 1e3:.1f} ms", timing.changed)
+        for form, timings in report.timings.items()
+        for timing in timings
+    ]
+    console.table(("form", "pass", "time", "changed"), rows)
+
+
+def result_json(result: CompressionResult, paths: Mapping[str, Path]) -> dict[str, Any]:
+    """The JSON object of ``quantize`` and ``apply``."""
+    data = finite(result.report.to_dict())
+    return {"files": {kind: str(path) for kind, path in paths.items()}, **data}
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: write them as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def decibels(value: float | None) -> str:
+    """A ratio in dB as text."""
+    if value is None or math.isnan(value):
+        return "not comparable"
+    return "without any difference" if value == math.inf else f"{value:.1f} dB"
+
+
+def file_size(path: Path) -> str:
+    """Size of a file in readable units."""
+    size = float(path.stat().st_size)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

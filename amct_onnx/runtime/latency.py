@@ -1,0 +1,37 @@
+"""How long models take, measured side by side."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+
+def compare_latency(
+    sessions: Mapping[str, ort.InferenceSession], feed: Mapping[str, NDArray[Any]], *, seconds: float = 1.0
+) -> dict[str, float]:
+    """Median seconds per run of each session.
+
+    The sessions take turns, so that whatever else the machine does meets them alike.
+
+    Args:
+        sessions: name -> session.
+        feed: what each run is fed.
+        seconds: time to spend altogether; at least five rounds are run.
+    """
+    times: dict[str, list[float]] = {name: [] for name in sessions}
+    for session in sessions.values():
+        session.run(None, dict(feed))
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < 5 or time.perf_counter() < end:
+        for name, session in sessions.items():
+            begin = time.perf_counter()
+            session.run(None, dict(feed))
+            times[name].append(time.perf_counter() - begin)
+        rounds += 1
+    return {name: statistics.median(values) for name, values in times.items()}
