@@ -25,6 +25,11 @@ class OutputForm(enum.Enum):
     QDQ = "qdq"
 
     @property
+    def minimum_opset(self) -> int:
+        """Oldest default operator set that has what the form needs: Round and Clip inputs, per-channel DequantizeLinear."""
+        return {"ascend": 1, "fake_quant": 11, "qdq": 13}[self.value]
+
+    @property
     def suffix(self) -> str:
         """What follows the prefix in the file name."""
         return {"ascend": "deploy_model", "fake_quant": "fake_quant_model", "qdq": "qdq_model"}[self.value] + ".onnx"
@@ -50,6 +55,7 @@ def rewrite(
     Returns:
         The finished model and the seconds each pass took.
     """
+    prepared = prepared.at_opset(form.minimum_opset)
     model = prepared.model.copy()
     _, timings = run_pipeline(model, [FoldGemm(quants.keys())])
     layers = [layer for layer in locate_layers(model).layers if layer.name in quants]
