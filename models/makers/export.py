@@ -19,7 +19,6 @@ def export(
     output: str,
     axes: dict[int, str],
     path: Path,
-    **options: object,
 ) -> None:
     """Export ``model`` to ``path``; ``axes`` names the dimensions that stay free in the inputs and in the output."""
     names = list(example)
@@ -34,7 +33,6 @@ def export(
             opset_version=OPSET,
             input_names=names,
             output_names=[output],
-            dynamic_axes={name: axes for name in [*names, output]},
-            **options,
+            dynamic_axes=dict.fromkeys([*names, output], axes),
         )
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
