@@ -24,7 +24,8 @@ _FOLDER = Path(__file__).resolve().parent
 
 def preprocess(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Turn grey values 0..255 into what the model was trained on: ``(pixels / 255 - 0.1307) / 0.3081``."""
-    return (pixels.astype(np.float32) / np.float32(255) - _MEAN) / _STD
+    scaled: NDArray[np.float32] = (pixels.astype(np.float32) / np.float32(255) - _MEAN) / _STD
+    return scaled
 
 
 @dataclass(frozen=True)

