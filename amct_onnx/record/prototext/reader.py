@@ -194,7 +194,7 @@ class _Reader:
         if message.startswith("expected"):
             message += f", found {word!r}" if word else ", found the end of the file; it is cut off"
         opened, closed = self.broken_literal
-        if closed >= 0 and not self.text[closed:offset].strip():
+        if closed >= 0 and "\n" not in self.text[closed:offset]:
             message += f"; the string opened on line {self.source.line(opened)} may lack its closing quote"
         return self.source.error(offset, message)
 
