@@ -29,7 +29,7 @@ from amct_onnx.record import (
     save_record,
 )
 
-NAMES = ["conv1", "/layer1/Conv", "层.一", 'say "hi"', "it's", "back\\slash", "tab\t", "new\nline\r", "\x01\x7f", "é"]
+NAMES = ["conv1", "/layer1/Conv", "层.一", 'say "hi"', "it's", "back\\slash", "tab\t", "new\nline\r", "é"]
 
 
 def random_float(rng: random.Random) -> float:
@@ -93,6 +93,14 @@ def test_text_is_that_of_protobuf_and_reads_back_equal(seed: int) -> None:
     assert loaded.record == record
     assert list(loaded.record.layers) == list(record.layers)
     assert format_record(loaded.record) == text
+
+
+def test_unprintable_names_are_escaped() -> None:
+    record = Record({"\x01\x7f1": LayerRecord(scale_d=1.0)})
+    text = format_record(record)
+    assert r'key: "\001\1771"' in text
+    assert parse_record(text).record == record
+    assert text_format.Parse(text, ScaleOffsetRecord()).record[0].key == "\x01\x7f1"
 
 
 def test_text_of_one_layer() -> None:
