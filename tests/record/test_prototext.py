@@ -153,6 +153,8 @@ SYNTAX_FAULTS = [
     ("record { key: 'a' value { scale_d: { } } }", 1, 36, "expected a number for scale_d, found '{'"),
     ("record { key: 'a' value { scale_w: [1 2] } }", 1, 39, 'expected "," or "]" in the list of scale_w, found \'2\''),
     ("record { key: 'a' value { scale_w: [1,", 1, 39, "expected a number for scale_w, found the end of the file"),
+    ("record { key: 'a' value { scale_w: [, 1] } }", 1, 37, "expected a number for scale_w, found ','"),
+    ("record { key: 'a' value { scale_w: [1, ] } }", 1, 40, "expected a number for scale_w, found ']'"),
     ("record }", 1, 8, "expected a block in braces for record, found '}'"),
     ("[some.extension]: 1", 1, 1, "expected the name of a field, found '['"),
     ("PK\x03\x04", 1, 3, "expected a value, found '\\x03'"),
@@ -267,6 +269,11 @@ def test_bytes_that_are_no_text(data: bytes, line: int, column: int, message: st
         decode(data)
     assert (fault.value.line, fault.value.column) == (line, column)
     assert message in fault.value.message
+
+
+def test_many_unknown_fields_are_read_quickly() -> None:
+    problems = list(read(LAYER.format("scale_ww: 1\n" * 50_000)).all_problems())
+    assert (len(problems), problems[-1].line) == (50_000, 50_000)
 
 
 def test_byte_order_mark_is_dropped() -> None:
