@@ -185,6 +185,8 @@ PROBLEMS = [
     ),
     (LAYER.format("\n channels: -1"), 2, "-1 does not fit channels, which holds 0 to 4294967295"),
     (LAYER.format("\n scale_d: 1_0"), 2, "scale_d takes a number, not 1_0"),
+    (LAYER.format("\n scale_d: 0948"), 2, "scale_d takes a number, not 0948"),
+    (LAYER.format("\n scale_d: -00.9"), 2, "scale_d takes a number, not -00.9"),
     (LAYER.format("\n scale_d: abc"), 2, "scale_d takes a number, not abc"),
     (LAYER.format("\n scale_d: 1-2"), 2, "scale_d takes a number, not 1-2"),
     (LAYER.format("\n scale_d: 'x'"), 2, 'scale_d takes a number, not the string "x"'),

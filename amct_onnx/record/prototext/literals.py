@@ -10,7 +10,8 @@ from amct_onnx.record.prototext.schema import FieldSpec, Kind
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _OCTAL = re.compile(r"-?0[0-7]{1,22}")
 _HEX = re.compile(r"-?0[xX][0-9a-fA-F]{1,16}")
-_FLOAT = re.compile(r"(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fF]?")
+# No needless leading zero: 0948 is a lost point (0.948) as likely as anything, and protobuf refuses it.
+_FLOAT = re.compile(r"(-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fF]?")
 _NOT_FINITE = re.compile(r"(-?(?:inf(?:inity)?|nan))f?", re.IGNORECASE)
 _BOOLS = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
 
