@@ -86,11 +86,9 @@ def _offsets(layer: LayerRecord) -> Iterator[Complaint]:
 
 def _in_range(name: str, values: tuple[int, ...], kind: str) -> Iterator[Complaint]:
     least, greatest = OFFSET_RANGES.get(kind, OFFSET_RANGES["INT16"])
-    for value in values:
-        if not least <= value <= greatest:
-            message = f"{name} is {value}; {kind} takes offsets from {least} to {greatest}: correct it or the type"
-            yield Complaint(name, message)
-            return
+    wrong = next((value for value in values if not least <= value <= greatest), None)
+    if wrong is not None:
+        yield Complaint(name, f"{name} holds {wrong}; of {kind} it takes {least} to {greatest}: correct it")
 
 
 def _weight_offsets(layer: LayerRecord) -> Iterator[Complaint]:
@@ -109,7 +107,9 @@ def _lengths(layer: LayerRecord) -> Iterator[Complaint]:
 
 def _equal_lengths(scale: str, scales: tuple[float, ...], offset: str, offsets: tuple[int, ...]) -> Iterator[Complaint]:
     if len(scales) != len(offsets):
-        message = f"{scale} has {len(scales)} values and {offset} has {len(offsets)}; give one offset to each scale"
+        message = (
+            f"{scale} has length {len(scales)} and {offset} has length {len(offsets)}; give one offset to each scale"
+        )
         yield Complaint(offset, message)
 
 
@@ -135,7 +135,7 @@ def _types(layer: LayerRecord) -> Iterator[Complaint]:
 def _cluster(layer: LayerRecord) -> Iterator[Complaint]:
     least, most = _CLUSTER_SIZES
     if layer.cluster and not least <= len(layer.cluster) <= most:
-        message = f"cluster has {len(layer.cluster)} levels; it takes {least} to {most}: correct or delete them"
+        message = f"cluster has length {len(layer.cluster)}; it takes {least} to {most}: correct or delete them"
         yield Complaint("cluster", message)
     yield from _in_range("cluster", layer.cluster, "INT8")
 

@@ -39,7 +39,7 @@ def parse_record(text: str, *, source: str = "<text>", strict: bool = False) -> 
     Raises :class:`RecordError`: one that lists all faults, each with its line, layer, rule and remedy. A text that is
     no protobuf text format is refused at its first fault.
     """
-    root, header = _located(source, lambda: _read(Source(text.removeprefix("\ufeff"))))
+    header, root = _located(source, lambda: _read(Source(text.removeprefix("\ufeff"))))
     if not root.fields and not root.problems and header is None:
         raise RecordError(f"{source} holds no record; write it again, or give the path of another file")
     loaded = build_record(root, header, source)
@@ -49,8 +49,9 @@ def parse_record(text: str, *, source: str = "<text>", strict: bool = False) -> 
     return replace(loaded, findings=findings)
 
 
-def _read(text: Source) -> tuple[Block, RecordHeader | None]:
-    return read_text(text, message_spec(ScaleOffsetRecord.DESCRIPTOR)), parse_header(text)
+def _read(text: Source) -> tuple[RecordHeader | None, Block]:
+    # The header first: it can say that a newer format follows, which this reader may not understand.
+    return parse_header(text), read_text(text, message_spec(ScaleOffsetRecord.DESCRIPTOR))
 
 
 def _located(source: str, read: Callable[[], _Result]) -> _Result:

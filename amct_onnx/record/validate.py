@@ -15,7 +15,7 @@ from amct_onnx.record.model import LoadedRecord, Record
 from amct_onnx.record.prune import PruneNode
 
 _WEIGHT_TYPES = frozenset({"INT4", "INT6", "INT7", "INT8"})
-_MOST_SUGGESTIONS = 10
+_MOST_SUGGESTIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class _Model:
         yield from unknown
         if unknown or (layer.is_empty and not layer.tensor_balance_factor):
             return
-        facts = self.layers.get(key, "it is no layer that can be quantized")
+        facts = self.layers.get(key, "it is of no type that can be")
         if isinstance(facts, str):
             yield Complaint(None, f"the layer cannot be quantized: {facts}; delete its entry")
             return
@@ -161,11 +161,11 @@ def _weight_complaints(layer: LayerRecord, facts: LayerFacts) -> Iterator[Compla
         if length in (0, whole):
             continue
         if not per_channel:
-            message = f"{name} has {length} values; a {facts.op_type} takes {whole}: quantize it as a whole"
+            message = f"{name} has length {length}; this {facts.op_type} takes {whole}: quantize the weight as a whole"
             yield Complaint(name, message)
         elif facts.channels_out is not None and length != facts.channels_out:
             message = (
-                f"{name} has {length} values; this {facts.op_type} takes {whole}, or {facts.channels_out} "
+                f"{name} has length {length}; this {facts.op_type} takes {whole}, or {facts.channels_out} "
                 "(one for each output channel): calibrate this model again, or take its own record"
             )
             yield Complaint(name, message)
@@ -195,11 +195,11 @@ def _balance_complaints(layer: LayerRecord, facts: LayerFacts) -> Iterator[Compl
     if not length:
         return
     if not facts.has_weight or facts.gates is not None:
-        message = f"a {facts.op_type} cannot be balanced; delete tensor_balance_factor"
+        message = f"this {facts.op_type} cannot be balanced; delete tensor_balance_factor"
         yield Complaint("tensor_balance_factor", message)
     elif facts.channels_in is not None and length != facts.channels_in:
         message = (
-            f"tensor_balance_factor has {length} values; this {facts.op_type} has {facts.channels_in} input channels: "
+            f"tensor_balance_factor has length {length}; this {facts.op_type} has {facts.channels_in} input channels: "
             "balance the layer again, or delete its factors"
         )
         yield Complaint("tensor_balance_factor", message)

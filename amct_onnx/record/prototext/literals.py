@@ -6,10 +6,12 @@ import re
 
 from amct_onnx.record.prototext.schema import FieldSpec, Kind
 
-_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_OCTAL = re.compile(r"-?0[0-7]+")
-_HEX = re.compile(r"-?0[xX][0-9a-fA-F]+")
-_FLOAT = re.compile(r"(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fF]?")
+# No whole number of 64 bits has more digits.
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
+_OCTAL = re.compile(r"-?0[0-7]{1,22}")
+_HEX = re.compile(r"-?0[xX][0-9a-fA-F]{1,16}")
+# No needless leading zero: 0948 is a lost point (0.948) as likely as anything, and protobuf refuses it.
+_FLOAT = re.compile(r"(-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fF]?")
 _NOT_FINITE = re.compile(r"(-?(?:inf(?:inity)?|nan))f?", re.IGNORECASE)
 _BOOLS = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
 
@@ -17,6 +19,7 @@ _ESCAPE = re.compile(
     rb"""\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv?'"\\])|)""", re.DOTALL
 )
 _SIMPLE_ESCAPES = dict(zip(b"abfnrtv?'\"\\", b"\a\b\f\n\r\t\v?'\"\\", strict=True))
+_MOST_SHOWN = 40
 _BREAK = re.compile(r"[ \t]*\r?\n[ \t\r\n]*")
 
 
@@ -30,28 +33,24 @@ def scalar(spec: FieldSpec, token: str) -> float | int | bool | str:
         found = _FLOAT.fullmatch(token) or _NOT_FINITE.fullmatch(token)
         value = float(found[1]) if found else None
     elif spec.kind is Kind.INT:
-        value = _whole(token, *spec.bounds)
+        value = _whole(token)
+        if value is not None and not spec.bounds[0] <= value <= spec.bounds[1]:
+            raise ValueError(f"{token} does not fit {spec.name}, which holds {spec.bounds[0]} to {spec.bounds[1]}")
     elif spec.kind is Kind.BOOL:
         value = _BOOLS.get(token)
     elif spec.kind is Kind.ENUM:
         return _enum(spec, token)
     if value is None:
-        raise ValueError(f"{spec.name} takes {spec.kind.value}, not {token}")
+        raise ValueError(f"{spec.name} takes {spec.kind.value}, not {_shown(token)}")
     return value
 
 
-def _whole(token: str, least: int, greatest: int) -> int | None:
+def _whole(token: str) -> int | None:
     if _DECIMAL.fullmatch(token):
-        value = int(token)
-    elif _OCTAL.fullmatch(token):
-        value = int(token, 8)
-    elif _HEX.fullmatch(token):
-        value = int(token, 16)
-    else:
-        return None
-    if not least <= value <= greatest:
-        raise ValueError(f"{token} does not fit its field, which holds {least} to {greatest}")
-    return value
+        return int(token)
+    if _OCTAL.fullmatch(token):
+        return int(token, 8)
+    return int(token, 16) if _HEX.fullmatch(token) else None
 
 
 def _enum(spec: FieldSpec, token: str) -> str:
@@ -59,8 +58,12 @@ def _enum(spec: FieldSpec, token: str) -> str:
         return token
     name = spec.names.get(int(token)) if _DECIMAL.fullmatch(token) else None
     if name is None:
-        raise ValueError(f"{spec.name} takes one of {', '.join(spec.names.values())}, not {token}")
+        raise ValueError(f"{spec.name} takes one of {', '.join(spec.names.values())}, not {_shown(token)}")
     return name
+
+
+def _shown(token: str) -> str:
+    return token if len(token) <= _MOST_SHOWN else token[:_MOST_SHOWN] + "..."
 
 
 def join_broken(body: str) -> str:

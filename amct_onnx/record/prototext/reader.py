@@ -23,8 +23,9 @@ _STRING = re.compile(r""""([^"\\]*(?:\\.[^"\\]*)*)"|'([^'\\]*(?:\\.[^'\\]*)*)'""
 _NEXT_STRING = re.compile(rf"{_GAP}(?=[\"'])")
 _SEPARATOR = re.compile(rf"{_GAP}[;,]")
 _LIST_NEXT = re.compile(rf"{_GAP}(?:(?P<comma>,)|(?P<close>\])|)")
+_LIST_END = re.compile(rf"{_GAP}\]")
 _SKIP = re.compile(rf"{_GAP}(?:(?P<quote>[\"'])|(?P<open>[{{<\[])|(?P<close>[}}>\]])|(?P<other>[^\s#])|)")
-_WORD = re.compile(r"\w+|.", re.DOTALL)
+_WORD = re.compile(r"\w{1,40}|.", re.DOTALL)
 _CLOSERS = {"{": "}", "<": ">"}
 
 # Published listings break a literal before and after its text. One over more lines has lost its closing quote.
@@ -47,6 +48,7 @@ class _Reader:
         self.source = source
         self.text = source.text
         self.at = 0
+        self.unknown: dict[tuple[str, str], str] = {}  # what to say of an unknown field, by message and name
         self.broken_literal = (-1, -1)  # where the last literal over several lines began and ended
 
     def block(self, spec: MessageSpec, *, start: int, closer: str) -> Block:
@@ -74,7 +76,9 @@ class _Reader:
         start = match.start("name")
         field = spec.fields.get(name)
         if field is None:
-            block.problems.append(Problem(self.source.line(start), _unknown(name, spec)))
+            message = self.unknown.get((spec.name, name)) or _unknown(name, spec)
+            self.unknown[spec.name, name] = message
+            block.problems.append(Problem(self.source.line(start), message))
             self._skip_value()
         else:
             if field.kind is not Kind.MESSAGE and not match["colon"]:
@@ -103,13 +107,16 @@ class _Reader:
         if not field.repeated:
             block.problems.append(Problem(self.source.line(start), f"{field.name} takes one value, not a list"))
         values: list[Any] = []
-        match = self._next(_LIST_NEXT)
-        while not match["close"]:
+        if end := _LIST_END.match(self.text, self.at):
+            self.at = end.end()
+            return values
+        while True:
             values += self._value(block, field, self._next(_VALUE), self.at)
             match = self._next(_LIST_NEXT)
-            if not match["close"] and not match["comma"]:
+            if match["close"]:
+                return values if field.repeated else []
+            if not match["comma"]:
                 raise self._fault(self.at, f'expected "," or "]" in the list of {field.name}')
-        return values if field.repeated else []
 
     def _value(self, block: Block, field: FieldSpec, match: re.Match[str], start: int) -> list[Any]:
         try:
@@ -194,7 +201,7 @@ class _Reader:
         if message.startswith("expected"):
             message += f", found {word!r}" if word else ", found the end of the file; it is cut off"
         opened, closed = self.broken_literal
-        if closed >= 0 and not self.text[closed:offset].strip():
+        if closed >= 0 and "\n" not in self.text[closed:offset]:
             message += f"; the string opened on line {self.source.line(opened)} may lack its closing quote"
         return self.source.error(offset, message)
 

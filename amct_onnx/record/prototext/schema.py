@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 
 class Kind(Enum):
@@ -65,21 +65,22 @@ class MessageSpec:
 @cache
 def message_spec(descriptor: Descriptor) -> MessageSpec:
     """Return the reduced form of a message that does not contain itself."""
-    # Only the proto form tells repeated from optional in the same way in every release of protobuf.
-    proto = DescriptorProto()
-    descriptor.CopyToProto(proto)
-    labels = {field.name: field.label for field in proto.field}
     fields = sorted(descriptor.fields, key=lambda field: field.number)
-    return MessageSpec(descriptor.name, {field.name: _field_spec(field, labels[field.name]) for field in fields})
+    return MessageSpec(descriptor.name, {field.name: _field_spec(field) for field in fields})
 
 
-def _field_spec(field: FieldDescriptor, label: int) -> FieldSpec:
+def _field_spec(field: FieldDescriptor) -> FieldSpec:
     return FieldSpec(
         name=field.name,
         kind=_KINDS.get(field.type, Kind.INT),
-        repeated=label == FieldDescriptorProto.LABEL_REPEATED,
-        required=label == FieldDescriptorProto.LABEL_REQUIRED,
+        repeated=_has_label(field, "is_repeated", FieldDescriptorProto.LABEL_REPEATED),
+        required=_has_label(field, "is_required", FieldDescriptorProto.LABEL_REQUIRED),
         bounds=_INT_BOUNDS.get(field.type, (0, 0)),
         names={value.number: value.name for value in field.enum_type.values} if field.enum_type else {},
         message=message_spec(field.message_type) if field.message_type else None,
     )
+
+
+def _has_label(field: FieldDescriptor, attribute: str, label: int) -> bool:
+    # Older releases of protobuf know the label only, newer ones the attributes only.
+    return bool(getattr(field, attribute) if hasattr(field, attribute) else getattr(field, "label", None) == label)
