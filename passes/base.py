@@ -1,7 +1,7 @@
 """What a pass is, and how passes are lined up.
 
-A pass reads one rule from its docstring, decides node by node whether the rule fits (and says why not where a user would ask),
-and changes the graph. It knows neither config nor files.
+A pass reads one rule from its docstring, decides node by node whether the rule fits (and says why not where a user
+would ask), and changes the graph. It knows neither config nor files.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ import numpy as np
 
 from amct_onnx.graph.edit import Editor, replace_input
 from amct_onnx.graph.model import Model, Node, constant_array
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
-from amct_onnx.passes.fuse_conv_bn import rewritten
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def _is_plain(node: Node) -> bool:
 def _fold(model: Model, node: Node) -> None:
     alpha, beta = float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))
     transposed = bool(node.attrs.get("transB", 0))
-    weight = resolve_constant(node.inputs[1])
+    weight = known_constant(node.inputs[1])
     shape = [int(dim) for dim in weight.shape]
 
     def folded_weight() -> Array:
@@ -59,11 +58,11 @@ def _fold(model: Model, node: Node) -> None:
 
     if alpha != 1.0 or transposed:
         derived = DerivedValues(shape[::-1] if transposed else shape, weight.dtype, folded_weight)
-        replace_input(node, 1, rewritten(model, node.inputs[1], derived))
+        replace_input(node, 1, model.rewrite_constant(node.inputs[1], derived))
     if len(node.inputs) > 2 and not node.inputs[2].is_empty():
         channels = shape[0] if transposed else shape[1]
-        values = constant_array(resolve_constant(node.inputs[2]))
+        values = constant_array(known_constant(node.inputs[2]))
         row = np.array(np.broadcast_to(values.reshape(-1), (channels,)) if math.prod(values.shape) == 1 else values)
-        replace_input(node, 2, rewritten(model, node.inputs[2], row.reshape(channels) * np.float32(beta)))
+        replace_input(node, 2, model.rewrite_constant(node.inputs[2], row.reshape(channels) * np.float32(beta)))
     node.attrs = {key: value for key, value in node.attrs.items() if key not in ("alpha", "beta", "transB")}
     node.origin = None

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from amct_onnx.graph.edit import Editor, append_input, replace_input, replace_output
 from amct_onnx.graph.model import Model, Node, constant_array
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import known_constant, resolve_constant
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult, Refusal
 
@@ -19,9 +19,9 @@ from amct_onnx.passes.base import PassResult, Refusal
 class FuseConvBn:
     """Conv followed by an inference BatchNormalization becomes one Conv.
 
-    ``w' = w * gamma / sqrt(var + eps)`` along the output channels, ``b' = (b - mean) * gamma / sqrt(var + eps) + beta``,
-    computed in float64. Only where the normalization is the convolution's single reader, all tensors are constant,
-    and no other node reads the convolution's weight or bias.
+    ``w' = w * gamma / sqrt(var + eps)`` along the output channels, ``b' = (b - mean) * gamma / sqrt(var + eps) +
+    beta``, computed in float64. Only where the normalization is the convolution's single reader, all tensors are
+    constant, and no other node reads the convolution's weight or bias.
 
     Attributes:
         skip: names of convolutions to leave alone.
@@ -60,7 +60,7 @@ class FuseConvBn:
             return "weights or statistics are computed at run time"
         if any(len(tensor.outputs) != 1 for tensor in conv.inputs[1:] if not tensor.is_empty()):
             return "the convolution shares its weights with another node"
-        if resolve_constant(conv.inputs[1]).dtype != np.float32:
+        if known_constant(conv.inputs[1]).dtype != np.float32:
             return "only float32 is fused"
         return None
 
@@ -76,9 +76,9 @@ def _following_norm(node: Node) -> Node | None:
 
 
 def _fuse(model: Model, editor: Editor, conv: Node, norm: Node) -> None:
-    weight = resolve_constant(conv.inputs[1])
+    weight = known_constant(conv.inputs[1])
     has_bias = len(conv.inputs) > 2 and not conv.inputs[2].is_empty()
-    bias = resolve_constant(conv.inputs[2]) if has_bias else None
+    bias = known_constant(conv.inputs[2]) if has_bias else None
     factor, shift = _affine(norm)
 
     def fused_weight() -> Array:
@@ -88,9 +88,9 @@ def _fuse(model: Model, editor: Editor, conv: Node, norm: Node) -> None:
     old_bias = 0.0 if bias is None else constant_array(bias).astype(np.float64)
     new_weight = DerivedValues(list(weight.shape), np.dtype(np.float32), fused_weight)
     new_bias = np.asarray(old_bias * factor + shift, dtype=np.float32)
-    replace_input(conv, 1, rewritten(model, conv.inputs[1], new_weight))
+    replace_input(conv, 1, model.rewrite_constant(conv.inputs[1], new_weight))
     bias_name = conv.inputs[2] if has_bias else gs.Constant(f"{conv.name}.bias", new_bias)
-    append_input(conv, 2, rewritten(model, bias_name, new_bias), gs.Variable.empty())
+    append_input(conv, 2, model.rewrite_constant(bias_name, new_bias), gs.Variable.empty())
     output = norm.outputs[0]
     editor.remove(norm)
     replace_output(conv, 0, output)
@@ -98,16 +98,6 @@ def _fuse(model: Model, editor: Editor, conv: Node, norm: Node) -> None:
 
 def _affine(norm: Node) -> tuple[Array, Array]:
     """Factor and shift of the normalization per channel, float64."""
-    gamma, beta, mean, var = (constant_array(resolve_constant(t)).astype(np.float64) for t in norm.inputs[1:5])
+    gamma, beta, mean, var = (constant_array(known_constant(t)).astype(np.float64) for t in norm.inputs[1:5])
     factor = gamma / np.sqrt(var + float(norm.attrs.get("epsilon", 1e-5)))
     return factor, beta - mean * factor
-
-
-def rewritten(model: Model, old: gs.Tensor, values: Array | DerivedValues) -> gs.Constant:
-    """A constant with new values that takes over the name of `old` once nothing else needs it."""
-    owner = model.graph.initializers
-    if owner.get(old.name) is old and len(old.outputs) <= 1:
-        constant = gs.Constant(old.name, values)
-        owner[old.name] = constant
-        return constant
-    return model.add_constant(old.name, values)

@@ -1,8 +1,8 @@
 """The Ascend deploy form: AscendQuant before, int8 weights and int32 bias inside, AscendDequant behind every layer.
 
-Node names, attributes and the packing of the dequantization scale follow AMCT's published operator definitions: the multiplier
-``scale`` is 1 / scale_d, the parameter of AscendDequant is a uint64 whose low 32 bits are ``scale_d * scale_w`` as float32. The
-zero point is not folded into the bias; the Ascend compiler does that.
+Node names, attributes and the packing of the dequantization scale follow AMCT's published operator definitions: the
+multiplier ``scale`` is 1 / scale_d, the parameter of AscendDequant is a uint64 whose low 32 bits are ``scale_d *
+scale_w`` as float32. The zero point is not folded into the bias; the Ascend compiler does that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from amct_onnx.graph.edit import Editor, replace_input, replace_output
 from amct_onnx.graph.model import Model, Node, Tensor, constant_array
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
-from amct_onnx.passes.fuse_conv_bn import rewritten
 from amct_onnx.passes.locate import Layer
 from amct_onnx.passes.quant_params import LayerQuant, quantize_bias, quantize_weight
 
@@ -72,7 +71,7 @@ class QuantizeWeights:
             quant = self.quants[layer.name]
             key = (id(layer.weight), layer.out_axis, quant.weight_bits, quant.weight_scale.tobytes())
             if key not in shared:
-                shared[key] = rewritten(model, layer.node.inputs[layer.spec.weight], integer_weight(layer, quant))
+                shared[key] = model.rewrite_constant(layer.node.inputs[layer.spec.weight], integer_weight(layer, quant))
             replace_input(layer.node, layer.spec.weight, shared[key])
             changed.append(layer.name)
         return PassResult(tuple(changed))
@@ -106,7 +105,7 @@ class QuantizeBiases:
             scale = self.quants[layer.name].accumulator_scale
             values = quantize_bias(layer.name, constant_array(layer.bias), scale)
             node, index = bias_position(layer)
-            replace_input(node, index, rewritten(model, node.inputs[index], values))
+            replace_input(node, index, model.rewrite_constant(node.inputs[index], values))
             changed.append(layer.name)
         return PassResult(tuple(changed))
 
@@ -148,9 +147,7 @@ class InsertDequant:
         return PassResult(tuple(layer.name for layer in self.layers))
 
 
-def _open_output(
-    model: Model, editor: Editor, layer: str, producer: Node, result: Tensor
-) -> tuple[Tensor, Tensor]:
+def _open_output(model: Model, editor: Editor, layer: str, producer: Node, result: Tensor) -> tuple[Tensor, Tensor]:
     """Split `result` into what the layer accumulates and what its readers get; a graph output keeps its name."""
     if editor.is_output(result):
         accumulator = model.new_tensor(f"{layer}_output0")
@@ -168,7 +165,7 @@ def pack_dequant_scale(scale: NDArray[np.float32]) -> NDArray[np.uint64]:
 
 def unpack_dequant_scale(param: NDArray[np.uint64]) -> NDArray[np.float32]:
     """Inverse of :func:`pack_dequant_scale`."""
-    return (param & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
+    return np.asarray((param & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The QDQ form: QuantizeLinear/DequantizeLinear pairs on activations, integer weights and biases behind DequantizeLinear."""
+"""The QDQ form: pairs of QuantizeLinear and DequantizeLinear on activations, integer weights and biases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from amct_onnx.graph.model import Model, Node, Tensor, constant_array
 from amct_onnx.graph.op_table import Kernel, data_inputs, resolve_constant, spec_of
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
-from amct_onnx.passes.fuse_conv_bn import rewritten
 from amct_onnx.passes.insert_ascend import bias_position, integer_weight
 from amct_onnx.passes.locate import Layer
 from amct_onnx.passes.qdq_placement import keeps_scale, output_bounds
@@ -55,7 +54,7 @@ class QdqWeights:
 
     def _dequantized(self, model: Model, editor: Editor, layer: Layer, quant: LayerQuant) -> Tensor:
         old = layer.node.inputs[1]
-        integers = rewritten(model, old, integer_weight(layer, quant))
+        integers = model.rewrite_constant(old, integer_weight(layer, quant))
         scale = quant.weight_scale if quant.weight_scale.size > 1 else quant.weight_scale.reshape(())
         axis = layer.out_axis if quant.weight_scale.size > 1 else None
         node = dequantize(model, f"{layer.name}.weight", integers, scale, np.zeros(scale.shape, np.int8), axis=axis)
@@ -67,8 +66,8 @@ class QdqWeights:
 class QdqBiases:
     """Biases become int32 behind a DequantizeLinear with scale ``scale_d * scale_w``.
 
-    A MatMul's bias stays float, rounded to that same grid and shaped [1, N]: with one dimension onnxruntime would merge both
-    into a float Gemm. TensorRT wants every bias in float.
+    A MatMul's bias stays float, rounded to that same grid and shaped [1, N]: with one dimension onnxruntime would
+    merge both into a float Gemm. TensorRT wants every bias in float.
     """
 
     layers: Sequence[Layer]
@@ -89,9 +88,9 @@ class QdqBiases:
             if layer.bias_add is not None or self.target is QdqTarget.TENSORRT:
                 values = (integers * scale.astype(np.float64)).astype(np.float32)
                 shape = [1, -1] if layer.bias_add is not None else [-1]
-                replace_input(node, index, rewritten(model, node.inputs[index], values.reshape(shape)))
+                replace_input(node, index, model.rewrite_constant(node.inputs[index], values.reshape(shape)))
                 continue
-            constant = rewritten(model, node.inputs[index], integers)
+            constant = model.rewrite_constant(node.inputs[index], integers)
             full = np.broadcast_to(scale, integers.shape).copy() if scale.size > 1 else scale.reshape(())
             axis = 0 if scale.size > 1 else None
             zero_point = np.zeros(full.shape, np.int32)
@@ -106,9 +105,9 @@ class QdqBiases:
 class QdqPairs:
     """Activations get one pair per tensor.
 
-    Where the producer has an integer kernel every reader takes the dequantized tensor, so that the kernel can write integers;
-    elsewhere only readers with an integer kernel do, and the others keep the exact values. A Relu or Clip that the pair behind
-    it enforces anyway is removed.
+    Where the producer has an integer kernel every reader takes the dequantized tensor, so that the kernel can write
+    integers; elsewhere only readers with an integer kernel do, and the others keep the exact values. A Relu or Clip
+    that the pair behind it enforces anyway is removed.
 
     Attributes:
         pairs: tensor name -> its quantization; names that the model does not have are ignored.
@@ -186,15 +185,13 @@ class QdqPairs:
             gs.Node("DequantizeLinear", f"{name}.dequantize", inputs=[integer, *parameters], outputs=[result]),
         ]
 
-    def _constant(
-        self, model: Model, editor: Editor, tensor: Tensor, quant: TensorQuant, chosen: _Readers
-    ) -> None:
+    def _constant(self, model: Model, editor: Editor, tensor: Tensor, quant: TensorQuant, chosen: _Readers) -> None:
         readers = chosen.integer_readers(tensor)
         if not readers:
             return
         values = constant_array(resolve_constant(tensor))
         zero_point = self._zero_point(quant)
-        limits = np.iinfo(zero_point.dtype)
+        limits = np.iinfo(zero_point.dtype.name)
         integers = np.clip(np.rint(values / np.float32(quant.scale)) + int(zero_point), limits.min, limits.max)
         stored = model.add_constant(f"{tensor.name}.quantized", integers.astype(zero_point.dtype))
         node = dequantize(model, tensor.name, stored, np.array(quant.scale, np.float32), zero_point)

@@ -123,7 +123,7 @@ def _layer(node: Node, spec: OpSpec, outputs: set[int]) -> Layer:
 
 
 def _matmul_bias(node: Node, weight: gs.Constant, outputs: set[int]) -> tuple[Node | None, gs.Constant | None]:
-    """The Add that gives a MatMul its bias: its only reader, adding one constant per output channel, in either order."""
+    """The Add that gives a MatMul its bias: its only reader, adding a constant per channel, in either order."""
     product = node.outputs[0]
     if len(product.outputs) != 1 or id(product) in outputs:
         return None, None

@@ -1,7 +1,7 @@
 """Turn the deploy form into standard float operators that compute the same numbers (the fake-quant form).
 
-AscendQuant becomes Mul, Round, Add, Clip, Sub, which leaves an integer-valued float without its zero point; the layer then
-runs in float on integer-valued weights and bias; AscendDequant becomes one Mul.
+AscendQuant becomes Mul, Round, Add, Clip, Sub, which leaves an integer-valued float without its zero point; the layer
+then runs in float on integer-valued weights and bias; AscendDequant becomes one Mul.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Turn the deploy form into integer operators that a CPU runtime computes exactly (the integer simulator).
 
-AscendQuant becomes a uint8 tensor with zero point ``offset + 128``; Conv, Gemm and MatMul become ConvInteger and MatMulInteger, which
-pad with the zero point and accumulate in int32; the bias is added in int32; AscendDequant becomes Cast and Mul. Average
-pooling has no integer operator and runs on exact integer-valued floats.
+AscendQuant becomes a uint8 tensor with zero point ``offset + 128``; Conv, Gemm and MatMul become ConvInteger and
+MatMulInteger, which pad with the zero point and accumulate in int32; the bias is added in int32; AscendDequant
+becomes Cast and Mul. Average pooling has no integer operator and runs on exact integer-valued floats.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from onnx import TensorProto
 from amct_onnx.errors import ModelError
 from amct_onnx.graph.edit import Editor
 from amct_onnx.graph.model import Model, Node, Tensor, constant_array
+from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
 from amct_onnx.passes.lower_fake_quant import accumulating_nodes
@@ -60,7 +61,9 @@ class _Layer:
         self._name = str(self._layer.name)
         quant = quants.get(id(self._layer.inputs[0]))
         if quant is None or quant.attrs.get("dst_type", "INT8") != "INT8":
-            raise ModelError(f"layer '{self._name}': its input is not an int8 AscendQuant, which is all that is simulated")
+            raise ModelError(
+                f"layer '{self._name}': its input is not an int8 AscendQuant, which is all that is simulated"
+            )
         self._quant = quant
         self._lowered = lowered
         self._made: list[Node] = []
@@ -78,12 +81,14 @@ class _Layer:
         self._input = integers
         accumulator = kinds[self._layer.op]()
         scale = unpack_dequant_scale(constant_array(self._dequant.inputs[1]))
+        factor = self._constant("scale", scale.reshape(self._row_shape(scale.size)))
         result = self._dequant.outputs[0]
         for node in (*self._nodes, self._dequant):
             self._editor.remove(node)
         as_float = self._node("Cast", "float", [accumulator], {"to": int(TensorProto.FLOAT)})
-        factor = self._constant("scale", scale.reshape(self._row_shape(scale.size)))
-        self._made.append(gs.Node("Mul", f"{self._name}.simulated.dequant", inputs=[as_float, factor], outputs=[result]))
+        self._made.append(
+            gs.Node("Mul", f"{self._name}.simulated.dequant", inputs=[as_float, factor], outputs=[result])
+        )
         self._editor.insert_before(self._dequant, self._made)
 
     def _quantized(self) -> Tensor:
@@ -138,7 +143,7 @@ class _Layer:
             return []
         return [1, size, *[1] * (len(self._layer.inputs[1].shape) - 2)] if self._layer.op == "Conv" else [size]
 
-    def _constant(self, part: str, values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def _constant(self, part: str, values: Array) -> Tensor:
         return self._model.add_constant(f"{self._name}.simulated.{part}", values)
 
     def _node(self, op: str, part: str, inputs: list[Tensor], attrs: dict[str, object] | None = None) -> Tensor:

@@ -1,9 +1,9 @@
 """Decide which tensors carry a QuantizeLinear/DequantizeLinear pair, so that a runtime finds integer kernels.
 
-A layer's data input always carries one. Beyond that a pair pays where it lets a node run on integers, and costs accuracy where
-it does not. So two sweeps: forward over the graph, which nodes *could* run on integers, given that their inputs do; backward,
-which of them hand their result to something that does. Convolutions and average pooling have an integer kernel only when their
-result is quantized, too; matrix products do without.
+A layer's data input always carries one. Beyond that a pair pays where it lets a node run on integers, and costs
+accuracy where it does not. So two sweeps: forward over the graph, which nodes *could* run on integers, given that
+their inputs do; backward, which of them hand their result to something that does. Convolutions and average pooling
+have an integer kernel only when their result is quantized, too; matrix products do without.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ class TensorQuant:
     @property
     def qmin(self) -> int:
         """Smallest integer."""
-        return -(2 ** (self.bits - 1))
+        return -(1 << (self.bits - 1))
 
     @property
     def qmax(self) -> int:
         """Largest integer."""
-        return int(2 ** (self.bits - 1)) - 1
+        return -self.qmin - 1
 
     @property
     def low(self) -> float:
@@ -65,7 +65,7 @@ class LayerQuant:
     @property
     def accumulator_scale(self) -> NDArray[np.float32]:
         """``scale_w * scale_d`` as float32: what one unit of the int32 accumulator is worth."""
-        return self.weight_scale * np.float32(self.data.scale)
+        return np.asarray(self.weight_scale * np.float32(self.data.scale), np.float32)
 
 
 def quantize_weight(weight: Array, scale: NDArray[np.float32], axis: int, bits: int = 8) -> NDArray[np.int8]:
@@ -99,9 +99,9 @@ def quantize_bias(layer: str, bias: Array, accumulator_scale: NDArray[np.float32
     integers = np.rint(bias.astype(np.float64) / accumulator_scale.astype(np.float64))
     if np.any(np.abs(integers) > INT32_MAX):
         channel = int(np.argmax(np.max(np.abs(integers).reshape(-1, integers.shape[-1]), axis=0)))
+        scale = float(accumulator_scale.reshape(-1)[channel if accumulator_scale.size > 1 else 0])
         raise RecordError(
             f"layer '{layer}': the bias of output channel {channel} does not fit int32 with scale_w * scale_d = "
-            f"{float(accumulator_scale.reshape(-1)[channel if accumulator_scale.size > 1 else 0]):.3g}; raise scale_w of "
-            "that channel or delete the layer's entry"
+            f"{scale:.3g}; raise scale_w of that channel or delete the layer's entry"
         )
     return integers.astype(np.int32)

@@ -95,7 +95,7 @@ def _report_not_finite(statistics: dict[str, TensorStatistics]) -> None:
     for name, seen in statistics.items():
         if seen.nan or seen.inf:
             logger.warning(
-                "tensor '%s' held %d NaN and %d infinite values during calibration; they were left out of its statistics",
+                "tensor '%s' held %d NaN and %d infinite values during calibration; its statistics leave them out",
                 name,
                 seen.nan,
                 seen.inf,

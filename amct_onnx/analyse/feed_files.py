@@ -49,7 +49,9 @@ def find_feeds(path: Path) -> FeedFiles:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS and not path.name.startswith("."))
+    files = sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS and not path.name.startswith(".")
+    )
     kinds = {path.suffix.lower() for path in files}
     if not files:
         raise DataError(f"{folder}: the folder holds no .npz or .npy file; save each calibration feed as one .npz")

@@ -18,9 +18,9 @@ def iterate_feeds(data: Any, inputs: Sequence[InputSpec]) -> Iterator[Feed]:
     """Feeds in the order of `data`, checked against the model.
 
     Args:
-        data: an iterable of feeds, or an object with ``get_next()`` (onnxruntime's CalibrationDataReader). A feed is a dict
-            by input name, an array for a model of one input, or a tuple or list in input order, of which what comes
-            after the last input (labels) is ignored. Arrays may be torch tensors.
+        data: an iterable of feeds, or an object with ``get_next()`` (onnxruntime's CalibrationDataReader). A feed is
+            a dict by input name, an array for a model of one input, or a tuple or list in input order, of which what
+            comes after the last input (labels) is ignored. Arrays may be torch tensors.
         inputs: what the model wants.
 
     Raises:

@@ -1,8 +1,8 @@
 """What calibration remembers of a tensor: exact extremes and counts, and its values or a histogram of them.
 
-A tensor with few values is kept as it is. Beyond :data:`EXACT_LIMIT` values it becomes a histogram of a fixed number of bins
-on [-2^k, 2^k); when larger values come, k grows and neighbouring bins merge, which gives the very counts that binning afresh
-would give. So neither batch size nor order changes the counts, and memory does not grow with the data.
+A tensor with few values is kept as it is. Beyond :data:`EXACT_LIMIT` values it becomes a histogram of a fixed number
+of bins on [-2^k, 2^k); when larger values come, k grows and neighbouring bins merge, which gives the very counts that
+binning afresh would give. So neither batch size nor order changes the counts, and memory does not grow with the data.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 EXACT_LIMIT = 2**16
 BINS = 2**13
 _BLOCK = 2**15
+_SMALLEST_EXPONENT = -100
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class TensorStatistics:
     nan: int = 0
     inf: int = 0
     _exact: list[NDArray[np.float32]] = field(default_factory=list)
-    _exponent: int | None = None
+    _exponent: int = _SMALLEST_EXPONENT
     _counts: NDArray[np.int64] | None = None
 
     def update(self, array: NDArray[Any]) -> None:
@@ -84,7 +85,7 @@ class TensorStatistics:
             unique, counts = np.unique(values, return_counts=True)
             return Distribution(unique.astype(np.float64), counts.astype(np.int64), self.low, self.high)
         occupied = np.flatnonzero(self._counts)
-        width = math.ldexp(2.0, self._exponent or 0) / BINS
+        width = math.ldexp(2.0, self._exponent) / BINS
         middles = (occupied - BINS // 2 + 0.5) * width
         return Distribution(np.clip(middles, self.low, self.high), self._counts[occupied], self.low, self.high)
 
@@ -101,30 +102,31 @@ class TensorStatistics:
                 self._exact.append(values.copy())
                 return
             self._counts = np.zeros(BINS, np.int64)
+            self._grow(max(-self.low, self.high))
             for kept in self._exact:
-                self._count(kept)
+                self._count(kept, self._counts)
             self._exact = []
-        self._count(values)
+        else:
+            self._grow(max(-self.low, self.high))
+        self._count(values, self._counts)
 
-    def _count(self, values: NDArray[np.float32]) -> None:
-        self._grow(max(-self.low, self.high))
-        scale = np.float32(math.ldexp(BINS / 2, -(self._exponent or 0)))
+    def _count(self, values: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
+        scale = np.float32(math.ldexp(BINS / 2, -self._exponent))
         for begin in range(0, values.size, _BLOCK):
             scaled = values[begin : begin + _BLOCK] * scale
             index = np.floor(scaled, out=scaled).astype(np.intp)
             index += BINS // 2
-            self._counts += np.bincount(index, minlength=BINS)
+            counts += np.bincount(index, minlength=BINS)
 
     def _grow(self, magnitude: float) -> None:
         """Let the range cover `magnitude`; each doubling merges pairs of bins around zero."""
         # frexp gives m * 2^k with m < 1, so every value lies below the upper edge 2^k.
-        needed = math.frexp(magnitude)[1] if magnitude > 0 else -126
-        needed = max(needed, -100)
-        if self._exponent is None:
-            self._exponent = needed
+        needed = math.frexp(magnitude)[1]
+        counts = np.asarray(self._counts)
+        if not counts.any():
+            self._exponent = max(needed, _SMALLEST_EXPONENT)
         while self._exponent < needed:
-            counts = np.asarray(self._counts)
-            merged = np.zeros_like(counts)
-            merged[BINS // 4 : 3 * BINS // 4] = counts.reshape(-1, 2).sum(axis=1)
-            self._counts = merged
+            pairs = counts.reshape(-1, 2).sum(axis=1)
+            counts[:] = 0
+            counts[BINS // 4 : 3 * BINS // 4] = pairs
             self._exponent += 1

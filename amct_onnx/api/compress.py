@@ -46,16 +46,16 @@ def quantize(
     """Quantize a model to int8.
 
     Args:
-        model: path of an ONNX file, or a ModelProto (not changed).
-        data: calibration feeds: an iterable of dicts by input name, of arrays for a model of one input, or of tuples in
+        model: path of an ONNX file, or a ModelProto (not changed). data: calibration feeds: an iterable of dicts by
+        input name, of arrays for a model of one input, or of tuples in
             input order (labels after the last input are ignored); a torch DataLoader; or onnxruntime's
             CalibrationDataReader.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         act: how activation ranges are chosen: ``mse``, ``minmax``, ``ifmr`` or ``percentile``.
         skip: names of layers to leave float.
         symmetric: quantize activations without zero point (implied by the TensorRT target).
-        qdq_target: ``onnxruntime`` or ``tensorrt``.
-        gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend model is
+        qdq_target: ``onnxruntime`` or ``tensorrt``. gemm_per_channel: one weight scale per output channel for Gemm
+        and MatMul; by default only when no Ascend model is
             asked for, since AMCT quantizes them per tensor.
         reduce_range: 7-bit weights, for x86 machines whose 8-bit kernels saturate.
         trial: run every runnable form beside the float model on the first feeds.
@@ -185,11 +185,13 @@ def _check_belongs(record: Record, proto: ModelProto, base_dir: Path | None) -> 
     if header is None:
         return ["the record carries no header of ours: its weights are taken as recomputable from this model"]
     if header.weights is WeightState.MODIFIED:
-        raise RecordError("the record says its weights were modified; apply it to the *_modified_model.onnx written beside it")
+        raise RecordError(
+            "the record says its weights were modified; apply it to the *_modified_model.onnx written beside it"
+        )
     if header.source_sha256 is not None and header.source_sha256 != digest(proto, base_dir):
         raise RecordError(
-            "the record was made for another model (its source sha256 differs); apply it to the model it was made from, or "
-            "delete the '# source sha256' line if the change does not matter"
+            "the record was made for another model (its source sha256 differs); apply it to the model it was made "
+            "from, or delete the '# source sha256' line if the change does not matter"
         )
     return []
 

@@ -85,7 +85,9 @@ def inspect(model: Source) -> Inspection:
             if id(node) in layers or node.name in refused:
                 refusal = refused.get(node.name)
                 facts.append(_facts(node, layers.get(id(node)), shapes, refusal))
-    return Inspection(graph.opset, sum(operators.values()), dict(sorted(operators.items())), tuple(facts), prepared.fused)
+    return Inspection(
+        graph.opset, sum(operators.values()), dict(sorted(operators.items())), tuple(facts), prepared.fused
+    )
 
 
 def _facts(node: Node, layer: Layer | None, shapes: dict[str, Shape], refusal: Refusal | None) -> NodeFacts:
@@ -116,4 +118,4 @@ def _multiply_adds(node: Node, output_shape: Shape | None) -> int | None:
     if weight is None or output_shape is None:
         return None
     per_output = math.prod(weight.shape) // max(1, int(weight.shape[spec.weight_out_axis(node)]))
-    return per_output * math.prod(size if isinstance(size, int) else 1 for size in output_shape)
+    return int(per_output) * math.prod(size if isinstance(size, int) else 1 for size in output_shape)

@@ -37,7 +37,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         [(row["model"], row["accuracy_text"], row["size_text"], f"{row['latency_ms']:.2f} ms") for row in rows],
     )
     deploy = paths["ascend"]
-    console.say(f"the deploy model ({file_size(deploy)}) is for the Ascend compiler and computes what fake_quant computes")
+    console.say(
+        f"the deploy model ({file_size(deploy)}) is for the Ascend compiler and computes what fake_quant computes"
+    )
     plain = [{key: value for key, value in row.items() if not key.endswith("_text")} for row in rows]
     console.result({**result_json(result, paths), "comparison": plain})
     return 0
@@ -71,7 +73,7 @@ def _compare(models: Mapping[str, Path], data: demo.Demo) -> list[dict[str, Any]
 
 
 def _predicted(logits: list[NDArray[Any]]) -> NDArray[np.int64]:
-    return np.concatenate(logits).argmax(axis=1)
+    return np.asarray(np.concatenate(logits).argmax(axis=1))
 
 
 def wilson_interval(successes: int, total: int, z: float = 1.959964) -> tuple[float, float]:

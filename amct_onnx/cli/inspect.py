@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     ]
     console.table(("node", "type", "input", "output", "parameters", "multiply-adds", "quantizable"), rows)
     quantizable = sum(fact.quantizable for fact in found.facts)
-    console.say(f"{quantizable} of {len(found.facts)} candidates can be quantized; free sizes count as 1 in multiply-adds")
+    console.say(
+        f"{quantizable} of {len(found.facts)} candidates can be quantized; free sizes count as 1 in multiply-adds"
+    )
     for name, members in found.fusions.items():
         console.say(f"fused: {' + '.join(members)} -> {name}")
     return 0

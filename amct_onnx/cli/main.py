@@ -29,9 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
-    console = Console(
-        quiet=arguments.quiet, verbose=arguments.verbose, as_json=getattr(arguments, "json", False)
-    )
+    console = Console(quiet=arguments.quiet, verbose=arguments.verbose, as_json=getattr(arguments, "json", False))
     console.install_logging()
     try:
         return int(arguments.run(arguments, console))

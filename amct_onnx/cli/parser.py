@@ -17,7 +17,8 @@ _FORMS = [form.value for form in OutputForm]
 def build_parser() -> argparse.ArgumentParser:
     """The parser; every command leaves its function in ``run``."""
     parser = argparse.ArgumentParser(
-        prog="amct_onnx", description="Compress ONNX models after export: for Ascend NPUs and any runtime that reads QDQ."
+        prog="amct_onnx",
+        description="Compress ONNX models after export: for Ascend NPUs and any runtime that reads QDQ.",
     )
     parser.add_argument("--version", action="version", version=f"amct_onnx {__version__}")
     common = _common()
@@ -59,7 +60,9 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", metavar="PREFIX", required=True, help="folder and beginning of the file names")
+    parser.add_argument(
+        "-o", "--output", metavar="PREFIX", required=True, help="folder and beginning of the file names"
+    )
 
 
 def _add_quantize(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
@@ -80,7 +83,9 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         default=ActivationAlgorithm.MSE.value,
         help="how activation ranges are chosen (default: mse)",
     )
-    parser.add_argument("--skip", action="append", default=[], metavar="NAME", help="leave this layer float (repeatable)")
+    parser.add_argument(
+        "--skip", action="append", default=[], metavar="NAME", help="leave this layer float (repeatable)"
+    )
     parser.add_argument("--symmetric", action="store_true", help="quantize activations without zero point")
     parser.add_argument(
         "--gemm-per-channel",
@@ -89,7 +94,9 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         help="one weight scale per output channel for Gemm and MatMul, too (default: only without the ascend form)",
     )
     parser.add_argument(
-        "--reduce-range", action="store_true", help="7-bit weights, for x86 machines without VNNI whose kernels saturate"
+        "--reduce-range",
+        action="store_true",
+        help="7-bit weights, for x86 machines without VNNI whose kernels saturate",
     )
     parser.add_argument(
         "--check-snr",

@@ -47,7 +47,9 @@ def run_show(arguments: argparse.Namespace, console: Console) -> int:
     for name, entry in record.layers.items():
         scales = entry.scale_w
         weights = "" if not scales else f"{min(scales):.4g}" + (f" .. {max(scales):.4g}" if len(scales) > 1 else "")
-        rows.append((name, entry.scale_d, entry.offset_d, len(scales), weights, entry.activation_type, entry.weight_type))
+        rows.append(
+            (name, entry.scale_d, entry.offset_d, len(scales), weights, entry.activation_type, entry.weight_type)
+        )
     console.table(("entry", "scale_d", "offset_d", "weight scales", "scale_w", "act", "wts"), rows)
     cache = [(name, len(entry.scale)) for name, entry in record.kv_cache.items()]
     console.table(("cache", "scales"), cache)

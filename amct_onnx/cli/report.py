@@ -25,7 +25,9 @@ def show_result(console: Console, result: CompressionResult, paths: Mapping[str,
         console.say(f"QDQ form: {report.qdq_tensors} further tensors quantized")
     show_refusals(console, report)
     for trial in report.trials:
-        outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)} on the first feeds"
+        outcome = (
+            f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)} on the first feeds"
+        )
         console.say(f"tried {trial.form}: {outcome}")
     for note in report.notes:
         console.say(f"note: {note}")

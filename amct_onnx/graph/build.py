@@ -1,13 +1,13 @@
 """From a model under surgery back to a ModelProto.
 
-What no pass touched comes from the source proto: nodes with only their name, inputs and outputs written anew, graph inputs,
-outputs, value infos, functions, metadata and doc strings as they were. New nodes go through onnx-graphsurgeon's exporter.
+What no pass touched comes from the source proto: nodes with only their name, inputs and outputs written anew, graph
+inputs, outputs, value infos, functions, metadata and doc strings as they were. New nodes go through
+onnx-graphsurgeon's exporter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper

@@ -1,7 +1,7 @@
 """Linear graph surgery.
 
-onnx-graphsurgeon compares nodes and tensors by value, so ``list.index``, ``in`` and ``remove`` on them are slow and may hit
-an equal neighbour. Everything here goes by identity, and the node list is rebuilt once for all insertions.
+onnx-graphsurgeon compares nodes and tensors by value, so ``list.index``, ``in`` and ``remove`` on them are slow and
+may hit an equal neighbour. Everything here goes by identity, and the node list is rebuilt once for all insertions.
 """
 
 from __future__ import annotations

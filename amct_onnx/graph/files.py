@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
@@ -56,7 +57,8 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> tuple[ModelProto,
 def digest(proto: ModelProto, base_dir: Path | None) -> str:
     """SHA-256 (hex) of a model: its structure without weight bytes, then each weight's values.
 
-    How and where weights are stored does not matter, so a file, its copy with external weights and the ModelProto agree.
+    How and where weights are stored does not matter, so a file, its copy with external weights and the ModelProto
+    agree.
     """
     skeleton = ModelProto()
     skeleton.CopyFrom(proto) if _small(proto) else _copy_structure(proto, skeleton)
@@ -68,7 +70,7 @@ def digest(proto: ModelProto, base_dir: Path | None) -> str:
     sha = hashlib.sha256(skeleton.SerializeToString(deterministic=True))
     for initializer in proto.graph.initializer:
         values = StoredValues(initializer, base_dir).load()
-        sha.update(memoryview(values.reshape(-1).view("u1")) if values.size else b"")
+        sha.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).tobytes() if values.size else b"")
     return sha.hexdigest()
 
 

@@ -84,6 +84,15 @@ class Model:
         self.graph.initializers[constant.name] = constant
         return constant
 
+    def rewrite_constant(self, old: Tensor, values: Array | gs.ir.tensor.LazyValues) -> gs.Constant:
+        """A constant with new values that takes over the name of `old` once nothing else needs it."""
+        owner = self.graph.initializers
+        is_owned = id(owner.get(old.name)) == id(old)
+        if is_owned and len(old.outputs) <= 1:
+            owner[old.name] = gs.Constant(old.name, values)
+            return owner[old.name]
+        return self.add_constant(old.name, values)
+
     def new_tensor(self, name: str, dtype: np.dtype[Any] | None = None) -> Tensor:
         """A new tensor; the name gets a suffix when it is taken."""
         return gs.Variable(self._free_name(name), dtype=dtype)
@@ -118,7 +127,7 @@ def import_model(proto: ModelProto, base_dir: Path | None = None) -> Model:
 def constant_array(tensor: Tensor) -> Array:
     """Values of a Constant, read afresh and not kept."""
     values = tensor._values
-    return values.load() if isinstance(values, gs.ir.tensor.LazyValues) else values
+    return np.asarray(values.load() if isinstance(values, gs.ir.tensor.LazyValues) else values)
 
 
 def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Path | None) -> Graph:

@@ -1,7 +1,8 @@
 """What this package knows about each operator, in one table.
 
-Everything that differs from operator to operator stands here: which inputs are data, weight and bias, which weight axis is the
-output channel, what range an output can have, how a runtime computes it on integers, and why a node may have to be refused.
+Everything that differs from operator to operator stands here: which inputs are data, weight and bias, which weight
+axis is the output channel, what range an output can have, how a runtime computes it on integers, and why a node may
+have to be refused.
 """
 
 from __future__ import annotations
@@ -107,6 +108,14 @@ def resolve_constant(tensor: Tensor) -> gs.Constant | None:
     return tensor
 
 
+def known_constant(tensor: Tensor) -> gs.Constant:
+    """The constant behind a tensor that an earlier check has found to be constant."""
+    constant = resolve_constant(tensor)
+    if constant is None:
+        raise TypeError(f"tensor '{tensor.name}' is computed at run time")
+    return constant
+
+
 def scalar_constant(tensor: Tensor) -> float | None:
     """Value of a constant with one element, else None."""
     constant = resolve_constant(tensor)
@@ -148,7 +157,9 @@ def _not_float32(tensor: Tensor) -> bool:
 
 
 def _absent_or_constant(node: Node, index: int) -> bool:
-    return len(node.inputs) <= index or node.inputs[index].is_empty() or resolve_constant(node.inputs[index]) is not None
+    return (
+        len(node.inputs) <= index or node.inputs[index].is_empty() or resolve_constant(node.inputs[index]) is not None
+    )
 
 
 def _gemm_bias_is_row(node: Node) -> bool:
@@ -187,7 +198,9 @@ _CONV_RANK = Rule(
     "none; the layer stays float",
 )
 _GEMM_TRANS_A = Rule(
-    lambda node: bool(node.attrs.get("transA", 0)), "transA must be 0", "transpose the data input with a node of its own"
+    lambda node: bool(node.attrs.get("transA", 0)),
+    "transA must be 0",
+    "transpose the data input with a node of its own",
 )
 _GEMM_BIAS = Rule(
     lambda node: not _gemm_bias_is_row(node),

@@ -13,8 +13,9 @@ from amct_onnx.graph.shapes import without_large_weights
 def raise_opset(proto: ModelProto, minimum: int) -> ModelProto:
     """`proto` itself when its default operator set is recent enough, else a converted copy.
 
-    Operators that changed meaning on the way (Softmax, Squeeze, ReduceSum, ...) are really rewritten, by onnx's own converter;
-    large weights do not pass through it. Nodes are named first, so that the converter's own new nodes shift no name.
+    Operators that changed meaning on the way (Softmax, Squeeze, ReduceSum, ...) are really rewritten, by onnx's own
+    converter; large weights do not pass through it. Nodes are named first, so that the converter's own new nodes
+    shift no name.
 
     Raises:
         ModelError: the converter cannot bring the model there.
@@ -29,8 +30,8 @@ def raise_opset(proto: ModelProto, minimum: int) -> ModelProto:
         # The converter's C++ exceptions reach Python as bare RuntimeError and kin.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"the model uses operator set {current}, this output form needs {minimum}, and converting fails: {reason}; export "
-            f"the model again with opset {minimum} or later"
+            f"the model uses operator set {current}, this output form needs {minimum}, and converting fails: {reason}; "
+            f"export the model again with opset {minimum} or later"
         ) from error
     originals = {initializer.name: initializer for initializer in proto.graph.initializer}
     for initializer in converted.graph.initializer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import onnx
 from onnx import ModelProto, TensorProto
 
@@ -15,10 +17,8 @@ def infer_shapes(proto: ModelProto) -> dict[str, Shape]:
     Models that onnx's inference refuses give what the model itself declares.
     """
     light = without_large_weights(proto)
-    try:
+    with contextlib.suppress(onnx.shape_inference.InferenceError):
         light = onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except onnx.shape_inference.InferenceError:
-        pass
     shapes: dict[str, Shape] = {}
     for info in (*light.graph.value_info, *light.graph.input, *light.graph.output):
         kind = info.type.tensor_type

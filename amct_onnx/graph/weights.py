@@ -50,8 +50,8 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         try:
             if length != self.nbytes or path.stat().st_size < offset + length:
                 raise ModelError(
-                    f"external data of tensor '{self.tensor.name}' does not fit: {path} should hold {self.nbytes} bytes "
-                    f"from offset {offset}; copy the complete weight files beside the model"
+                    f"external data of tensor '{self.tensor.name}' does not fit: {path} should hold {self.nbytes} "
+                    f"bytes from offset {offset}; copy the complete weight files beside the model"
                 )
             mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(length,)) if length else b""
         except OSError as error:
@@ -67,8 +67,8 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         relative = entries.get("location", "")
         if not relative or os.path.isabs(relative) or ".." in Path(relative).parts:
             raise ModelError(
-                f"external data of tensor '{self.tensor.name}' has location '{relative}'; ONNX allows only a path below "
-                "the model's own folder"
+                f"external data of tensor '{self.tensor.name}' has location '{relative}'; ONNX allows only a path "
+                "below the model's own folder"
             )
         path = (self.base_dir or Path()) / relative
         return path, int(entries.get("offset", 0)), int(entries.get("length", self.nbytes))

@@ -26,7 +26,7 @@ class OutputForm(enum.Enum):
 
     @property
     def minimum_opset(self) -> int:
-        """Oldest default operator set that has what the form needs: Round and Clip inputs, per-channel DequantizeLinear."""
+        """Oldest operator set that has what the form needs: Round and Clip inputs, DequantizeLinear per channel."""
         return {"ascend": 1, "fake_quant": 11, "qdq": 13}[self.value]
 
     @property

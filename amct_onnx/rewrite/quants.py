@@ -12,9 +12,7 @@ from amct_onnx.record import Finding, LayerFacts, LayerRecord, LoadedRecord, Rec
 _BITS = {"INT4": 4, "INT6": 6, "INT7": 7, "INT8": 8, "INT16": 16}
 
 
-def layer_quants(
-    model: Model, record: Record | LoadedRecord
-) -> tuple[dict[str, LayerQuant], tuple[Finding, ...]]:
+def layer_quants(model: Model, record: Record | LoadedRecord) -> tuple[dict[str, LayerQuant], tuple[Finding, ...]]:
     """Quantization of each layer that the record quantizes.
 
     Args:

@@ -93,9 +93,7 @@ def input_specs(session: ort.InferenceSession) -> tuple[InputSpec, ...]:
     )
 
 
-def fetch(
-    session: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, NDArray[Any]]
-) -> list[NDArray[Any]]:
+def fetch(session: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Run once and return the named outputs as views of the runtime's own memory, without a copy.
 
     Raises:

@@ -57,7 +57,7 @@ def min_max(seen: Distribution, *, bits: int, symmetric: bool) -> tuple[float, i
 def percentile(
     seen: Distribution, *, bits: int, symmetric: bool, high_share: float = 0.9999, low_share: float = 0.9999
 ) -> tuple[float, int]:
-    """Cut off the outermost values on each side: keep `high_share` below the upper and `low_share` above the lower bound."""
+    """Cut off the outermost values: keep `high_share` below the upper and `low_share` above the lower bound."""
     low, high = percentile_range(seen, high_share=high_share, low_share=low_share)
     return scale_and_offset(low, high, bits=bits, symmetric=symmetric)
 
@@ -120,9 +120,9 @@ def _ifmr_loss(seen: Distribution, step: float, window: tuple[float, float]) -> 
 def least_squares(seen: Distribution, *, bits: int, symmetric: bool, grid: int = 64) -> tuple[float, int]:
     """The range whose quantizer has the least squared error, searched over both bounds.
 
-    A grid of bounds is judged by a closed form (what is cut off exactly, what is rounded as ``step^2 / 12``), which needs only
-    cumulative moments; the best ones are then judged by quantizing, zero-point rounding included, and the winner is
-    refined. Covering everything is always among the candidates, so the result is never worse than min-max.
+    A grid of bounds is judged by a closed form (what is cut off exactly, what is rounded as ``step^2 / 12``), which
+    needs only cumulative moments; the best ones are then judged by quantizing, zero-point rounding included, and the
+    winner is refined. Covering everything is always among the candidates, so the result is never worse than min-max.
     """
     candidates = _coarse(seen, bits=bits, symmetric=symmetric, grid=grid)
     candidates.append((seen.low, seen.high))
@@ -130,18 +130,14 @@ def least_squares(seen: Distribution, *, bits: int, symmetric: bool, grid: int =
     width = 1.0 / grid
     for _ in range(3):
         around = [
-            (best[0] * (1 + a * width), best[1] * (1 + b * width))
-            for a in (-0.5, 0.0, 0.5)
-            for b in (-0.5, 0.0, 0.5)
+            (best[0] * (1 + a * width), best[1] * (1 + b * width)) for a in (-0.5, 0.0, 0.5) for b in (-0.5, 0.0, 0.5)
         ]
         best = _best(seen, [best, *around], bits=bits, symmetric=symmetric)
         width /= 2
     return scale_and_offset(*best, bits=bits, symmetric=symmetric)
 
 
-def _best(
-    seen: Distribution, ranges: list[tuple[float, float]], *, bits: int, symmetric: bool
-) -> tuple[float, float]:
+def _best(seen: Distribution, ranges: list[tuple[float, float]], *, bits: int, symmetric: bool) -> tuple[float, float]:
     inside = [(max(low, seen.low), min(high, seen.high)) for low, high in ranges]
     errors = [
         squared_error(seen, *scale_and_offset(low, high, bits=bits, symmetric=symmetric), bits=bits)
@@ -150,9 +146,7 @@ def _best(
     return inside[int(np.argmin(errors))]
 
 
-def _coarse(
-    seen: Distribution, *, bits: int, symmetric: bool, grid: int, keep: int = 8
-) -> list[tuple[float, float]]:
+def _coarse(seen: Distribution, *, bits: int, symmetric: bool, grid: int, keep: int = 8) -> list[tuple[float, float]]:
     """The `keep` most promising ranges of a grid, by the closed form."""
     shares = np.linspace(1.0 / grid, 1.0, grid)
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)

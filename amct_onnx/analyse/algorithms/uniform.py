@@ -24,9 +24,9 @@ class Bounds:
 def scale_and_offset(low: float, high: float, *, bits: int, symmetric: bool) -> tuple[float, int]:
     """Quantizer that covers [low, high] and zero.
 
-    Asymmetric: ``scale = (high - low) / (2^n - 1)``, ``offset = round(-2^(n-1) - low / scale)``. Symmetric: ``scale = |high| /
-    (2^(n-1) - 1)``, or ``|low| / 2^(n-1)`` when the negative side is the larger one, ``offset = 0``. A scale below the float32
-    epsilon becomes 1.
+    Asymmetric: ``scale = (high - low) / (2^n - 1)``, ``offset = round(-2^(n-1) - low / scale)``. Symmetric: ``scale =
+    |high| / (2^(n-1) - 1)``, or ``|low| / 2^(n-1)`` when the negative side is the larger one, ``offset = 0``. A scale
+    below the float32 epsilon becomes 1.
 
     Returns:
         Scale (exactly a float32) and offset.
@@ -46,9 +46,9 @@ def scale_and_offset(low: float, high: float, *, bits: int, symmetric: bool) -> 
 def fit_into(scale: float, offset: int, bounds: Bounds, *, bits: int) -> tuple[float, int]:
     """Narrow a quantizer to what the producer can emit, so that it does the producer's clipping as well.
 
-    Only sides on which the quantizer reaches beyond the bound are moved, and only for asymmetric ones (a symmetric quantizer
-    has no freedom to do so on one side). With both bounds in the way the step becomes ``(high - low) / 2^n``, one step
-    less than the bounds allow, so that rounding the zero point cannot push a level outside.
+    Only sides on which the quantizer reaches beyond the bound are moved, and only for asymmetric ones (a symmetric
+    quantizer has no freedom to do so on one side). With both bounds in the way the step becomes ``(high - low) /
+    2^n``, one step less than the bounds allow, so that rounding the zero point cannot push a level outside.
     """
     qmin, qmax = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     low_out, high_out = (qmin - offset) * scale < bounds.low, (qmax - offset) * scale > bounds.high
@@ -62,7 +62,7 @@ def fit_into(scale: float, offset: int, bounds: Bounds, *, bits: int) -> tuple[f
         return _shrunk(-bottom / (qmax - qmin), qmax - qmin, -bounds.low), qmax
     low, high = max((qmin - offset) * scale, bounds.low), min((qmax - offset) * scale, bounds.high)
     step = _shrunk((high - low) / (qmax - qmin + 1), qmax - qmin + 1, high - low)
-    return step, int(math.ceil(qmin - low / step))
+    return step, math.ceil(qmin - low / step)
 
 
 def _shrunk(scale: float, steps: int, limit: float) -> float:

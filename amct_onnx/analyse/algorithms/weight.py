@@ -16,8 +16,8 @@ EMPTY_FILTER_BIAS = 2.0**23
 def arq(weight: Array, axis: int | None, *, bits: int = 8) -> NDArray[np.float32]:
     """ARQ: symmetric min-max.
 
-    Per channel or per tensor, ``scale = |max| / (2^(n-1) - 1)``, or ``|min| / 2^(n-1)`` when the negative side is the larger
-    one; 1.0 for a channel without weights.
+    Per channel or per tensor, ``scale = |max| / (2^(n-1) - 1)``, or ``|min| / 2^(n-1)`` when the negative side is the
+    larger one; 1.0 for a channel without weights.
 
     Args:
         weight: float weights.
@@ -32,7 +32,7 @@ def arq(weight: Array, axis: int | None, *, bits: int = 8) -> NDArray[np.float32
     low = np.atleast_1d(weight.min(axis=others, initial=0)).astype(np.float32)
     half = np.float32(2 ** (bits - 1))
     scale = np.where(-low > high, -low / half, high / (half - 1)).astype(np.float32)
-    return np.where(scale < np.finfo(np.float32).tiny, np.float32(1.0), scale)
+    return np.asarray(np.where(scale < np.finfo(np.float32).tiny, np.float32(1.0), scale), np.float32)
 
 
 def fit_bias(
@@ -54,4 +54,4 @@ def fit_bias(
     smallest = magnitude / (BIAS_LIMIT * data_scale)
     serving = magnitude / (EMPTY_FILTER_BIAS * data_scale)
     wanted = np.where(is_empty & (magnitude > 0), serving, np.maximum(scale, smallest))
-    return np.maximum(wanted, np.finfo(np.float32).tiny).astype(np.float32)
+    return np.asarray(np.maximum(wanted, np.finfo(np.float32).tiny), np.float32)
