@@ -53,6 +53,7 @@ def open_session(
     base_dir: Path | None = None,
     threads: int = 0,
     optimized_path: Path | None = None,
+    optimize: bool = True,
 ) -> ort.InferenceSession:
     """Open a CPU session.
 
@@ -61,6 +62,7 @@ def open_session(
         base_dir: folder of external weights of a ModelProto.
         threads: threads within an operator; 0 lets the runtime choose.
         optimized_path: where to write the graph as the runtime has optimized it.
+        optimize: let the runtime rewrite the graph; without, every node runs as it stands.
 
     Raises:
         ModelError: onnxruntime refuses the model; its own words are in the message.
@@ -68,6 +70,8 @@ def open_session(
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized_path is not None:
         options.optimized_model_filepath = str(optimized_path)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED

@@ -124,7 +124,9 @@ def least_squares(seen: Distribution, *, bits: int, symmetric: bool, grid: int =
     needs only cumulative moments; the best ones are then judged by quantizing, zero-point rounding included, and the
     winner is refined. Covering everything is always among the candidates, so the result is never worse than min-max.
     """
-    candidates = _coarse(seen, bits=bits, symmetric=symmetric, grid=grid)
+    # With few levels rounding errors are far from uniform, and the closed form ranks less well.
+    keep = 8 if bits >= 8 else 48
+    candidates = _coarse(seen, bits=bits, symmetric=symmetric, grid=grid, keep=keep)
     candidates.append((seen.low, seen.high))
     best = _best(seen, candidates, bits=bits, symmetric=symmetric)
     width = 1.0 / grid
@@ -146,7 +148,7 @@ def _best(seen: Distribution, ranges: list[tuple[float, float]], *, bits: int, s
     return inside[int(np.argmin(errors))]
 
 
-def _coarse(seen: Distribution, *, bits: int, symmetric: bool, grid: int, keep: int = 8) -> list[tuple[float, float]]:
+def _coarse(seen: Distribution, *, bits: int, symmetric: bool, grid: int, keep: int) -> list[tuple[float, float]]:
     """The `keep` most promising ranges of a grid, by the closed form."""
     shares = np.linspace(1.0 / grid, 1.0, grid)
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)

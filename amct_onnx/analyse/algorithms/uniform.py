@@ -62,7 +62,7 @@ def fit_into(scale: float, offset: int, bounds: Bounds, *, bits: int) -> tuple[f
         return _shrunk(-bottom / (qmax - qmin), qmax - qmin, -bounds.low), qmax
     low, high = max((qmin - offset) * scale, bounds.low), min((qmax - offset) * scale, bounds.high)
     step = _shrunk((high - low) / (qmax - qmin + 1), qmax - qmin + 1, high - low)
-    return step, math.ceil(qmin - low / step)
+    return step, math.floor(qmin - low / step)
 
 
 def _shrunk(scale: float, steps: int, limit: float) -> float:

@@ -1,0 +1,131 @@
+"""The integer simulator against numbers typed in by hand, and against the fake-quant model."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amct_onnx.errors import ModelError
+from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
+from amct_onnx.rewrite import OutputForm, prepare, rewrite
+from amct_onnx.runtime import fetch, open_session
+from amct_onnx.runtime.simulator import open_simulator
+
+
+def model_of(nodes, inputs, outputs, weights, opset=13):
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def forms(proto, quants):
+    prepared = prepare(proto, None)
+    return {form: rewrite(prepared, quants, form)[0].to_proto() for form in (OutputForm.ASCEND, OutputForm.FAKE_QUANT)}
+
+
+def run(session, feed):
+    return fetch(session, [output.name for output in session.get_outputs()], feed)
+
+
+def test_convolution_with_padding_offset_and_bias_computed_by_hand():
+    """x = [1, 2, 3] quantized with scale 0.5, offset -10, kernel [2, -1, 3], bias 0.75, padding 1 on both sides.
+
+    q = round(x / 0.5) - 10 = [-8, -6, -4], so q - offset = [2, 4, 6]; weights with scale 0.5 are [4, -2, 6];
+    the bias is 0.75 / (0.5 * 0.5) = 3. Padded with real zero:
+      y0 = 0*4 + 2*-2 + 4*6 + 3 = 23,  y1 = 2*4 + 4*-2 + 6*6 + 3 = 39,  y2 = 4*4 + 6*-2 + 0*6 + 3 = 7, times 0.25.
+    """
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], name="conv", kernel_shape=[3], pads=[1, 1])
+    proto = model_of([node], {"x": [1, 1, 3]}, {"y": [1, 1, 3]}, {"w": [[[2, -1, 3]]], "b": [0.75]})
+    made = forms(proto, {"conv": LayerQuant(TensorQuant(0.5, -10), np.array([0.5], np.float32))})
+    feed = {"x": np.array([[[1, 2, 3]]], np.float32)}
+    expected = [[[5.75, 9.75, 1.75]]]
+    np.testing.assert_array_equal(run(open_simulator(made[OutputForm.ASCEND]), feed)[0], expected)
+    np.testing.assert_array_equal(run(open_session(made[OutputForm.FAKE_QUANT]), feed)[0], expected)
+
+
+CASES = {
+    "conv 2-D": ("Conv", [2, 3, 9, 9], [4, 3, 3, 3], {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    "conv dilated": ("Conv", [1, 2, 9, 9], [3, 2, 3, 3], {"dilations": [2, 2], "pads": [2, 2, 2, 2]}),
+    "conv auto_pad": ("Conv", [1, 2, 7, 9], [3, 2, 4, 3], {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    "conv grouped": ("Conv", [1, 4, 6, 6], [6, 2, 3, 3], {"group": 2}),
+    "conv depthwise": ("Conv", [1, 4, 6, 6], [4, 1, 3, 3], {"group": 4, "pads": [1, 1, 1, 1]}),
+    "conv depthwise, multiplier 2": ("Conv", [1, 4, 6, 6], [8, 1, 3, 3], {"group": 4}),
+    "conv 1-D": ("Conv", [2, 3, 11], [4, 3, 5], {"pads": [2, 2]}),
+    "gemm": ("Gemm", [5, 7], [7, 3], {}),
+    "gemm transB alpha beta": ("Gemm", [5, 7], [3, 7], {"transB": 1, "alpha": 0.5, "beta": 2.0}),
+    "matmul 3-D": ("MatMul", [2, 5, 7], [7, 3], {}),
+    "pool": ("AveragePool", [1, 3, 8, 8], None, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+}
+
+
+@pytest.mark.parametrize("per_channel", [True, False], ids=["per channel", "per tensor"])
+@pytest.mark.parametrize("case", CASES)
+def test_agrees_with_the_fake_quant_model_to_the_bit(case, per_channel):
+    op, shape, weight_shape, attrs = CASES[case]
+    rng = np.random.default_rng(list(CASES).index(case))
+    weights = {}
+    channels = 1
+    if weight_shape:
+        channels = weight_shape[0] if op == "Conv" or attrs.get("transB") else weight_shape[1]
+        weights["w"] = rng.standard_normal(weight_shape)
+        if op != "MatMul":
+            weights["b"] = rng.standard_normal(channels)
+    node = helper.make_node(op, ["x", *weights], ["y"], name="layer", **attrs)
+    proto = model_of([node], {"x": shape}, {"y": None}, weights)
+    size = channels if per_channel else 1
+    scale = rng.uniform(0.03, 0.04, size).astype(np.float32) if weight_shape else np.ones(1, np.float32)
+    made = forms(proto, {"layer": LayerQuant(TensorQuant(0.0173, 31), scale)})
+    feed = {"x": (rng.standard_normal(shape) * 0.5).astype(np.float32)}
+    simulated = run(open_simulator(made[OutputForm.ASCEND]), feed)[0]
+    faked = run(open_session(made[OutputForm.FAKE_QUANT], optimize=False), feed)[0]
+    exact = run(open_session(proto), feed)[0]
+    np.testing.assert_array_equal(simulated, faked)
+    assert np.abs(simulated - exact).max() < 0.2 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("order", ["matmul first", "bias first"])
+def test_matmul_bias_in_either_operand_order(order):
+    rng = np.random.default_rng(3)
+    operands = ["p", "b"] if order == "matmul first" else ["b", "p"]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Add", operands, ["y"], name="add"),
+    ]
+    weights = {"w": rng.standard_normal((6, 4)), "b": rng.standard_normal(4)}
+    proto = model_of(nodes, {"x": [3, 6]}, {"y": [3, 4]}, weights)
+    made = forms(proto, {"product": LayerQuant(TensorQuant(0.02, 5), np.array([0.02], np.float32))})
+    feed = {"x": rng.standard_normal((3, 6)).astype(np.float32)}
+    deploy = made[OutputForm.ASCEND]
+    assert [node.op_type for node in deploy.graph.node] == ["AscendQuant", "MatMul", "Add", "AscendDequant"]
+    simulated = run(open_simulator(deploy), feed)[0]
+    np.testing.assert_array_equal(simulated, run(open_session(made[OutputForm.FAKE_QUANT], optimize=False), feed)[0])
+
+
+def test_large_accumulators_agree_within_float_precision():
+    """Sums beyond 2^24 round in float32, but not in int32."""
+    rng = np.random.default_rng(5)
+    weights = {"w": rng.uniform(0.5, 1, (4000, 2)), "b": [0.1, 0.2]}
+    proto = model_of(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc")], {"x": [2, 4000]}, {"y": None}, weights
+    )
+    made = forms(proto, {"fc": LayerQuant(TensorQuant(1 / 128, 0), np.array([1 / 127], np.float32))})
+    feed = {"x": rng.uniform(0.5, 1, (2, 4000)).astype(np.float32)}
+    simulated = run(open_simulator(made[OutputForm.ASCEND]), feed)[0]
+    faked = run(open_session(made[OutputForm.FAKE_QUANT], optimize=False), feed)[0]
+    np.testing.assert_allclose(faked, simulated, rtol=2**-22)
+
+
+def test_old_opset_is_refused_by_name():
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv")
+    proto = model_of([node], {"x": [1, 1, 3]}, {"y": None}, {"w": [[[1.0]]]}, opset=9)
+    deploy = rewrite(
+        prepare(proto, None), {"conv": LayerQuant(TensorQuant(0.5, 0), np.ones(1, np.float32))}, OutputForm.ASCEND
+    )[0].to_proto()
+    assert isinstance(deploy, onnx.ModelProto)
+    with pytest.raises(ModelError, match="operator set 9"):
+        open_simulator(deploy)
