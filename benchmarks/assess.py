@@ -27,7 +27,7 @@ def judge(workload: Workload, model_path: Path) -> dict[str, Any]:
     for feed in workload.evaluation_feeds():
         reference = reference_run(feed)
         outputs = reference if is_float else model_run(feed)
-        noise.add(reference[0], outputs[0])
+        noise.add(workload.signal(reference, feed), workload.signal(outputs, feed))
         reference_rows.append(workload.decode(reference, feed))
         rows.append(workload.decode(outputs, feed))
     ours, theirs = np.concatenate(rows), np.concatenate(reference_rows)

@@ -11,11 +11,13 @@ from benchmarks.workloads.base import Array
 
 # A channel that is all but silent over the whole data (a character no line contains) tells nothing about the model.
 LEAST_SHARE_OF_LOUDEST = 1e-3
+# Stands for "no noise at all" and, negative, for "not a number"; JSON knows no infinity.
+MOST_DECIBEL = 200.0
 
 
 @dataclass
 class ChannelNoise:
-    """Energies of signal and noise per channel of the first output."""
+    """Energies of signal and noise per channel."""
 
     channel_axis: int
     _signal: Array = field(default_factory=lambda: np.zeros(1))
@@ -41,9 +43,9 @@ class ChannelNoise:
 
 
 def _decibel(signal: float, noise: float) -> float:
-    """Return the ratio of two energies in dB; no noise at all is infinitely good, a NaN infinitely bad."""
-    if math.isnan(noise):
-        return -math.inf
+    """Return the ratio of two energies in dB, within ``MOST_DECIBEL`` either way."""
+    if not math.isfinite(noise):
+        return -MOST_DECIBEL
     if noise == 0:
-        return math.inf
+        return MOST_DECIBEL
     return 10 * math.log10(signal / noise)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from benchmarks.fidelity import MOST_DECIBEL
 from benchmarks.kernels import Kernels
 from benchmarks.rows import ROWS
 from benchmarks.statistics import Figure
@@ -64,7 +64,7 @@ def _quality_cells(assessed: dict[str, Any]) -> list[str]:
         str(Figure(**assessed["score"])),
         _signed(Figure(**assessed["difference"])),
         str(Figure(**assessed["agreement"])),
-        _number(assessed["worst_channel_snr"], 1),
+        _decibel(assessed["worst_channel_snr"]),
         str(Kernels(**assessed["kernels"])),
         _number(assessed["bytes"] / 1e6, 2),
         _number(one_thread["model_ms"], 3),
@@ -88,7 +88,11 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 
 
 def _number(value: float, digits: int) -> str:
-    return "∞" if value == math.inf else f"{value:.{digits}f}"
+    return f"{value:.{digits}f}"
+
+
+def _decibel(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < MOST_DECIBEL else "exact" if value > 0 else "not finite"
 
 
 def _signed(figure: Figure) -> str:

@@ -72,6 +72,8 @@ def session(model_path: Path, threads: int = 0) -> onnxruntime.InferenceSession:
     options.intra_op_num_threads = threads
     # Warnings about a peer's model would drown the table.
     options.log_severity_level = 3
+    # Idle threads of one session would otherwise spin on while the other is timed.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return onnxruntime.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
 
 

@@ -8,7 +8,9 @@ import amct_onnx
 from benchmarks.workloads.base import Feed
 
 
-def quantize(model_path: Path, feeds: list[Feed], prefix: Path, formats: tuple[str, ...]) -> dict[str, Path]:
-    """Quantize the model and save it in the given formats under ``prefix``."""
-    result = amct_onnx.quantize(model_path, feeds, formats=formats)
-    return {form: Path(path) for form, path in result.save(prefix).items()}
+def quantize(
+    model_path: Path, feeds: list[Feed], prefix: Path, formats: tuple[str, ...] | None = None
+) -> dict[str, Path]:
+    """Quantize the model and save it under ``prefix``, in the given formats or, by default, in all of them."""
+    chosen = {} if formats is None else {"formats": formats}
+    return dict(amct_onnx.quantize(model_path, feeds, **chosen).save(prefix))

@@ -24,8 +24,8 @@ def main() -> None:
     workload = WORKLOADS[options.workload]()
     feeds = workload.calibration_feeds()
     models, spent = cost(lambda: ROWS[options.row].make(workload, feeds, options.folder))
-    models = {form: str(path) for form, path in models.items()}
-    write_report(options.report, {"models": models, "cost": asdict(spent)})
+    paths = {form: str(path) for form, path in models.items()}
+    write_report(options.report, {"models": paths, "cost": asdict(spent)})
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def _onnxruntime(operators: tuple[str, ...] | None) -> Make:
     return make
 
 
-def _ours(formats: tuple[str, ...]) -> Make:
+def _ours(formats: tuple[str, ...] | None) -> Make:
     def make(workload: Workload, feeds: list[Feed], folder: Path) -> dict[str, Path]:
         return ours.quantize(workload.model_path, feeds, folder / "amct_onnx", formats)
 
@@ -57,5 +57,5 @@ ROWS: dict[str, Row] = {
     "ort-all": Row("onnxruntime static, all operators", _onnxruntime(None)),
     "ort-main": Row("onnxruntime static, Conv/MatMul/Gemm", _onnxruntime(onnxruntime_static.MAIN_OPERATORS)),
     "amct": Row("amct_onnx", _ours(("qdq", "fake_quant")), ("qdq", "fake_quant")),
-    "amct-all": Row("amct_onnx, all formats", _ours(("deploy", "fake_quant", "qdq"))),
+    "amct-all": Row("amct_onnx, all formats", _ours(None)),
 }

@@ -29,7 +29,7 @@ MAIN_OPERATORS = ("Conv", "MatMul", "Gemm")
 LEAST_OPSET = 13
 
 
-class _Reader(CalibrationDataReader):
+class FeedReader(CalibrationDataReader):
     """Hand out the feeds one by one."""
 
     def __init__(self, feeds: list[Feed]) -> None:
@@ -47,7 +47,7 @@ def quantize(model_path: Path, feeds: list[Feed], output: Path, operators: tuple
         quantize_static(
             prepared,
             output,
-            _Reader(feeds),
+            FeedReader(feeds),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=list(operators) if operators else None,
             per_channel=True,

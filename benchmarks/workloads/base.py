@@ -28,7 +28,7 @@ class Workload(ABC):
         name: Name of the workload and of its module.
         metric: What ``score`` measures against the truth.
         likeness: What ``agreement`` measures against the float model.
-        channel_axis: Axis of the first output along which channels stand.
+        channel_axis: Axis of what ``signal`` returns along which channels stand.
     """
 
     name: ClassVar[str]
@@ -60,6 +60,10 @@ class Workload(ABC):
     @abstractmethod
     def decode(self, outputs: Outputs, feed: Feed) -> Array:
         """Turn the outputs for one evaluation feed into rows, one per item."""
+
+    def signal(self, outputs: Outputs, feed: Feed) -> Array:
+        """Return the part of the outputs whose noise matters, for the SNR of each channel."""
+        return outputs[0]
 
     @abstractmethod
     def score_rows(self, rows: Array) -> Figure:

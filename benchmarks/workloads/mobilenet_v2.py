@@ -24,22 +24,6 @@ CROPS_PER_PICTURE = 20
 BATCH = 10
 FIRST_JUDGED = 10
 
-# Of scikit-image's files only photographs of ordinary things; diagrams, masks and microscopy are no such pictures.
-PHOTO_NAMES = (
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "chelsea.png",
-    "coffee.png",
-    "coins.png",
-    "grass.png",
-    "gravel.png",
-    "hubble_deep_field.jpg",
-    "moon.png",
-    "motorcycle_left.png",
-    "rocket.jpg",
-)
-
 
 class MobilenetV2(Workload):
     """Pictures; the first rows are centre crops with labels, the rest random crops without."""
@@ -68,8 +52,8 @@ class MobilenetV2(Workload):
 
     def calibration_feeds(self) -> list[Feed]:
         """Return crops of photos and of pictures that are not judged."""
-        folder = fetch(PHOTOS) / "skimage/data"
-        sources = [folder / name for name in PHOTO_NAMES] + self._pictures[:FIRST_JUDGED]
+        folder = fetch(PHOTOS)
+        sources = [folder / name for name in PHOTOS.files] + self._pictures[:FIRST_JUDGED]
         return [{INPUT: batch} for batch in batches(_crops(sources, CROPS_PER_PHOTO, CALIBRATION_SEED), BATCH)]
 
     def evaluation_feeds(self) -> list[Feed]:
