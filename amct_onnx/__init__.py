@@ -1,6 +1,6 @@
 """amct_onnx: quantize and prune ONNX models after export."""
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm
+from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.api import CompressionResult, Inspection, Report, apply, inspect, quantize
 from amct_onnx.errors import (
     AmctError,
@@ -30,6 +30,7 @@ __all__ = [
     "RecordError",
     "Report",
     "UsageError",
+    "WeightAlgorithm",
     "apply",
     "inspect",
     "quantize",

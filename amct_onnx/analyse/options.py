@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm
+from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,14 +13,16 @@ class PlanOptions:
 
     Attributes:
         act: how activation ranges are chosen.
+        weights: how weight scales are chosen.
         symmetric: activations without zero point.
         skip: layers to leave float.
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul, too.
-        reduce_range: use half the integer range for weights (see ``--reduce-range``).
+        reduce_range: use half the integer range for weights, chosen by ARQ (see ``--reduce-range``).
         qdq_tensors: also plan what only the QDQ form quantizes.
     """
 
     act: ActivationAlgorithm = ActivationAlgorithm.MSE
+    weights: WeightAlgorithm = WeightAlgorithm.MSE
     symmetric: bool = False
     skip: tuple[str, ...] = ()
     gemm_per_channel: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_activation
+from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_activation, choose_weight
 from amct_onnx.analyse.algorithms.uniform import scale_and_offset
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
 from amct_onnx.analyse.engine import Calibration, Progress, calibrate
@@ -163,7 +163,9 @@ class _Chooser:
         per_channel = layer.spec.per_channel or self._options.gemm_per_channel
         axis = layer.out_axis if per_channel else None
         weight = constant_array(layer.weight)
-        scale = arq(weight, axis, bits=7 if self._options.reduce_range else 8)
+        # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
+        reduced = self._options.reduce_range
+        scale = arq(weight, axis, bits=7) if reduced else choose_weight(self._options.weights, weight, axis)
         others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
         is_empty = np.atleast_1d(~np.any(weight, axis=others))
         bias = None if layer.bias is None else constant_array(layer.bias)

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm
+from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.analyse.engine import Progress
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
@@ -35,6 +35,7 @@ def quantize(
     *,
     formats: Sequence[OutputForm | str] = ALL_FORMS,
     act: ActivationAlgorithm | str = ActivationAlgorithm.MSE,
+    weights: WeightAlgorithm | str = WeightAlgorithm.MSE,
     skip: Collection[str] = (),
     symmetric: bool = False,
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
@@ -52,6 +53,7 @@ def quantize(
             CalibrationDataReader.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         act: how activation ranges are chosen: ``mse``, ``minmax``, ``ifmr`` or ``percentile``.
+        weights: how weight scales are chosen: ``mse``, or ``arq`` (AMCT's symmetric min-max).
         skip: names of layers to leave float.
         symmetric: quantize activations without zero point (implied by the TensorRT target).
         qdq_target: ``onnxruntime`` or ``tensorrt``. gemm_per_channel: one weight scale per output channel for Gemm
@@ -71,6 +73,7 @@ def quantize(
     per_channel = OutputForm.ASCEND not in forms if gemm_per_channel is None else gemm_per_channel
     options = PlanOptions(
         act=_choice(ActivationAlgorithm, act, "act"),
+        weights=_choice(WeightAlgorithm, weights, "weights"),
         symmetric=symmetric or target is QdqTarget.TENSORRT,
         skip=tuple(skip),
         gemm_per_channel=per_channel,

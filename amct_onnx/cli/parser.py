@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from amct_onnx import __version__
-from amct_onnx.analyse.algorithms import ActivationAlgorithm
+from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.cli import apply, demo, inspect, quantize, record
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.rewrite import OutputForm
@@ -82,6 +82,12 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         choices=[algorithm.value for algorithm in ActivationAlgorithm],
         default=ActivationAlgorithm.MSE.value,
         help="how activation ranges are chosen (default: mse)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=[algorithm.value for algorithm in WeightAlgorithm],
+        default=WeightAlgorithm.MSE.value,
+        help="how weight scales are chosen: least squares, or AMCT's symmetric min-max (default: mse)",
     )
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer float (repeatable)"

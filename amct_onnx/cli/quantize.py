@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         feeds,
         formats=forms,
         act=arguments.act,
+        weights=arguments.weights,
         skip=arguments.skip,
         symmetric=arguments.symmetric,
         qdq_target=arguments.qdq_target,

@@ -18,8 +18,9 @@ MINIMUM_OPSET = 11
 def open_simulator(deploy: str | os.PathLike[str] | ModelProto) -> ort.InferenceSession:
     """A session that computes what a deploy model computes on the device, in int32.
 
-    Against the fake-quant model, layer by layer on the same input: equal to the bit where ``sum(|w|) * 255 + |b| < 2^24``, within
-    2^-22 relative otherwise, because the fake-quant model accumulates in float32.
+    Against the fake-quant model, layer by layer on the same input: equal to the bit where
+    ``sum(|w|) * 255 + |b| < 2^24``, within 2^-22 relative otherwise, because the fake-quant model accumulates in
+    float32.
 
     Args:
         deploy: path or ModelProto of a model in the ascend form.

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from amct_onnx.analyse.algorithms.weight import BIAS_LIMIT, arq, fit_bias
+from amct_onnx.analyse.algorithms.weight import BIAS_LIMIT, arq, fit_bias, least_squares
 from amct_onnx.passes.quant_params import quantize_weight
 
 W = np.array([[0.1, -0.25, 0.2, 0.05], [0, 0, 0, 0], [0.3, -0.1, 0.2, -0.3], [1.27, -0.5, 0.005, -1.0]], np.float32)
@@ -32,6 +32,32 @@ def test_arq_on_any_axis(axis):
     rows = np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1)
     expected = [max(row.max() / 127, -row.min() / 128) if -row.min() > row.max() else row.max() / 127 for row in rows]
     np.testing.assert_allclose(arq(w, axis), expected, rtol=1e-6)
+
+
+def rounding_error(w, scale, axis):
+    shape = [1] * w.ndim
+    shape[axis] = -1
+    step = scale.astype(np.float64).reshape(shape)
+    others = tuple(i for i in range(w.ndim) if i != axis)
+    return ((np.clip(np.rint(w / step), -128, 127) * step - w) ** 2).sum(axis=others)
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (4, 3, 5, 5), (3, 300), (2, 5000)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_least_squares_is_never_worse_than_covering_everything(shape, axis):
+    w = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    covering = np.abs(np.moveaxis(w, axis, 0).reshape(shape[axis], -1)).max(axis=1) / 127
+    got = least_squares(w, axis)
+    assert got.shape == (shape[axis],)
+    error, reference = rounding_error(w, got, axis), rounding_error(w, covering, axis)
+    assert np.all(error <= reference * (1 + 1e-3))
+    assert error.sum() < reference.sum()
+
+
+def test_least_squares_handles_zero_filters_and_empty_weights():
+    w = np.array([[0.0, 0.0], [1.0, -0.5]], np.float32)
+    assert least_squares(w, 0)[0] == 1.0
+    assert least_squares(np.zeros((3, 0), np.float32), 0).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_tiny_weights_keep_their_own_scale():
