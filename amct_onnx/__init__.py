@@ -1,7 +1,18 @@
 """amct_onnx: quantize and prune ONNX models after export."""
 
 from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
-from amct_onnx.api import CompressionResult, Inspection, Report, apply, inspect, quantize
+from amct_onnx.api import (
+    Calibration,
+    CompressionResult,
+    Inspection,
+    Report,
+    apply,
+    inspect,
+    load_calibration,
+    merge_calibrations,
+    quantize,
+    save_calibration,
+)
 from amct_onnx.errors import (
     AmctError,
     ConfigError,
@@ -19,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ActivationAlgorithm",
     "AmctError",
+    "Calibration",
     "CompressionResult",
     "ConfigError",
     "DataError",
@@ -33,5 +45,8 @@ __all__ = [
     "WeightAlgorithm",
     "apply",
     "inspect",
+    "load_calibration",
+    "merge_calibrations",
     "quantize",
+    "save_calibration",
 ]

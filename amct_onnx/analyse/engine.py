@@ -30,11 +30,13 @@ class Calibration:
         statistics: tensor name -> what was seen of it.
         feeds: number of feeds run.
         samples: the first feeds, kept to try the compressed models on.
+        source_sha256: digest of the model.
     """
 
     statistics: dict[str, TensorStatistics]
     feeds: int
     samples: tuple[Feed, ...] = ()
+    source_sha256: str | None = None
 
 
 def calibrate(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,8 @@ from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_act
 from amct_onnx.analyse.algorithms.uniform import scale_and_offset
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
 from amct_onnx.analyse.engine import Calibration, Progress, calibrate
-from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.options import PlanOptions
-from amct_onnx.errors import NothingToCompressError, UsageError
+from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
 from amct_onnx.graph.op_table import resolve_constant
 from amct_onnx.passes.base import Refusal
@@ -37,25 +36,23 @@ class Plan:
         record: quantization of the layers, keyed by layer name.
         tensors: quantization of what only the QDQ form quantizes, keyed by tensor name.
         refusals: candidates that stay float, with the reason.
-        feeds: number of feeds that calibration ran.
-        samples: the first of them.
+        calibration: the statistics it rests on.
     """
 
     record: Record
     tensors: Record
     refusals: tuple[Refusal, ...] = ()
-    feeds: int = field(default=0, compare=False)
-    samples: tuple[Feed, ...] = field(default=(), compare=False, repr=False)
+    calibration: Calibration = field(default_factory=lambda: Calibration({}, 0), compare=False, repr=False)
 
 
 def make_plan(
-    prepared: Prepared, data: Any, options: PlanOptions, *, sha256: str, progress: Progress | None = None
+    prepared: Prepared, data: Any | Calibration, options: PlanOptions, *, sha256: str, progress: Progress | None = None
 ) -> Plan:
     """Calibrate and choose every scale.
 
     Args:
         prepared: the model; not changed.
-        data: calibration feeds, see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
+        data: calibration feeds (:func:`amct_onnx.analyse.feeds.iterate_feeds`), or statistics of an earlier walk.
         options: the choices.
         sha256: digest of the source model, kept in the record's header.
         progress: wraps the iterator of feeds.
@@ -71,15 +68,29 @@ def make_plan(
     layers = locate_layers(model, options.skip).layers
     pairs = place_pairs(model, layers) if options.qdq_tensors else _NO_PAIRS
     chooser = _Chooser(model, layers, pairs, options)
-    calibration = calibrate(
-        model.proto,
-        model.base_dir,
-        chooser.observed,
-        data,
-        keep_values=options.act is not ActivationAlgorithm.MINMAX,
-        progress=progress,
-    )
+    keep_values = options.act is not ActivationAlgorithm.MINMAX
+    if isinstance(data, Calibration):
+        calibration = data
+        _check_statistics(data, chooser.observed, sha256, keep_values=keep_values)
+    else:
+        found = calibrate(
+            model.proto, model.base_dir, chooser.observed, data, keep_values=keep_values, progress=progress
+        )
+        calibration = replace(found, source_sha256=sha256)
     return chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
+
+
+def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *, keep_values: bool) -> None:
+    if given.source_sha256 != sha256:
+        raise DataError("the statistics were taken from another model; calibrate this one")
+    missing = [name for name in wanted if name not in given.statistics]
+    if missing:
+        raise DataError(
+            f"the statistics lack tensor '{missing[0]}' and {len(missing) - 1} more; "
+            "calibrate with the same output forms"
+        )
+    if keep_values and not all(given.statistics[name].keep_values for name in wanted):
+        raise DataError("the statistics hold extremes only, enough for minmax; calibrate again for another method")
 
 
 def _survey(model: Model, options: PlanOptions) -> Survey:
@@ -128,8 +139,7 @@ class _Chooser:
             Record(entries, header=header),
             Record(tensors, header=header),
             tuple(refusals),
-            calibration.feeds,
-            calibration.samples,
+            calibration,
         )
 
     def _layer_entry(self, layer: Layer, calibration: Calibration) -> LayerRecord:

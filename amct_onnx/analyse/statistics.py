@@ -8,6 +8,7 @@ binning afresh would give. So neither batch size nor order changes the counts, a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,64 @@ class TensorStatistics:
         if self.keep_values:
             self._keep(values)
 
+    def merge(self, other: TensorStatistics) -> None:
+        """Take in what another walk saw; the result is that of one walk over both."""
+        self.keep_values = self.keep_values and other.keep_values
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.count, self.nan, self.inf = self.count + other.count, self.nan + other.nan, self.inf + other.inf
+        if other._counts is None:
+            for values in other._exact:
+                self._keep(values)
+            return
+        if self._counts is None:
+            self._to_histogram()
+        addend = TensorStatistics(low=self.low, high=self.high, _exponent=other._exponent, _counts=other._counts.copy())
+        addend._grow(max(-self.low, self.high))
+        self._grow(max(-self.low, self.high))
+        self._counts = np.asarray(self._counts) + np.asarray(addend._counts)
+        self._exponent = addend._exponent
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but :meth:`stored`, as plain data."""
+        extremes = {"low": self.low, "high": self.high} if self.count else {}
+        is_binned = self._counts is not None
+        counts = {"count": self.count, "nan": self.nan, "inf": self.inf}
+        return {
+            **extremes,
+            **counts,
+            "keeps_values": self.keep_values,
+            "exponent": self._exponent if is_binned else None,
+        }
+
+    def stored(self) -> NDArray[Any]:
+        """The histogram int64 [bins], or the values float32 [n]."""
+        if self._counts is not None:
+            return self._counts
+        return np.concatenate(self._exact) if self._exact else np.zeros(0, np.float32)
+
+    @classmethod
+    def restored(cls, summary: Mapping[str, Any], stored: NDArray[Any]) -> TensorStatistics:
+        """Inverse of :meth:`summary` and :meth:`stored`.
+
+        Raises:
+            ValueError: the array does not fit the summary.
+        """
+        exponent = summary["exponent"]
+        is_binned = exponent is not None
+        if stored.dtype != (np.int64 if is_binned else np.float32) or (is_binned and stored.shape != (BINS,)):
+            raise ValueError("the array is no histogram and no list of values")
+        return cls(
+            keep_values=bool(summary["keeps_values"]),
+            low=float(summary.get("low", math.inf)),
+            high=float(summary.get("high", -math.inf)),
+            count=int(summary["count"]),
+            nan=int(summary["nan"]),
+            inf=int(summary["inf"]),
+            _exact=[] if is_binned or not stored.size else [stored],
+            _exponent=int(exponent) if is_binned else _SMALLEST_EXPONENT,
+            _counts=stored if is_binned else None,
+        )
+
     def distribution(self) -> Distribution:
         """The values seen, as weighted points."""
         if self._counts is None:
@@ -101,14 +160,16 @@ class TensorStatistics:
             if self.count <= EXACT_LIMIT:
                 self._exact.append(values.copy())
                 return
-            self._counts = np.zeros(BINS, np.int64)
-            self._grow(max(-self.low, self.high))
-            for kept in self._exact:
-                self._count(kept, self._counts)
-            self._exact = []
-        else:
-            self._grow(max(-self.low, self.high))
-        self._count(values, self._counts)
+            self._to_histogram()
+        self._grow(max(-self.low, self.high))
+        self._count(values, np.asarray(self._counts))
+
+    def _to_histogram(self) -> None:
+        counts = self._counts = np.zeros(BINS, np.int64)
+        self._grow(max(-self.low, self.high))
+        for kept in self._exact:
+            self._count(kept, counts)
+        self._exact = []
 
     def _count(self, values: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
         scale = np.float32(math.ldexp(BINS / 2, -self._exponent))
@@ -122,7 +183,7 @@ class TensorStatistics:
     def _grow(self, magnitude: float) -> None:
         """Let the range cover `magnitude`; each doubling merges pairs of bins around zero."""
         # frexp gives m * 2^k with m < 1, so every value lies below the upper edge 2^k.
-        needed = math.frexp(magnitude)[1]
+        needed = math.frexp(magnitude)[1] if magnitude > 0 else _SMALLEST_EXPONENT
         counts = np.asarray(self._counts)
         if not counts.any():
             self._exponent = max(needed, _SMALLEST_EXPONENT)

@@ -1,10 +1,13 @@
 """Functions for programs: one call each, results in memory, nothing on disk unless asked."""
 
+from amct_onnx.analyse.calibration_file import load_calibration, merge_calibrations, save_calibration
+from amct_onnx.analyse.engine import Calibration
 from amct_onnx.api.compress import apply, quantize
 from amct_onnx.api.inspection import Inspection, NodeFacts, inspect
 from amct_onnx.api.result import CompressionResult, LayerSummary, Report, TrialResult
 
 __all__ = [
+    "Calibration",
     "CompressionResult",
     "Inspection",
     "LayerSummary",
@@ -13,5 +16,8 @@ __all__ = [
     "TrialResult",
     "apply",
     "inspect",
+    "load_calibration",
+    "merge_calibrations",
     "quantize",
+    "save_calibration",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from onnx import ModelProto
 
 from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
-from amct_onnx.analyse.engine import Progress
+from amct_onnx.analyse.engine import Calibration, Progress
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
 from amct_onnx.api.result import CompressionResult, LayerSummary, Report, TrialResult
@@ -31,7 +31,7 @@ Source = str | os.PathLike[str] | ModelProto
 
 def quantize(
     model: Source,
-    data: Any,
+    data: Any | Calibration,
     *,
     formats: Sequence[OutputForm | str] = ALL_FORMS,
     act: ActivationAlgorithm | str = ActivationAlgorithm.MSE,
@@ -50,7 +50,7 @@ def quantize(
         model: path of an ONNX file, or a ModelProto (not changed). data: calibration feeds: an iterable of dicts by
         input name, of arrays for a model of one input, or of tuples in
             input order (labels after the last input are ignored); a torch DataLoader; or onnxruntime's
-            CalibrationDataReader.
+            CalibrationDataReader. Or the :class:`Calibration` of an earlier result or file, which needs no data.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         act: how activation ranges are chosen: ``mse``, ``minmax``, ``ifmr`` or ``percentile``.
         weights: how weight scales are chosen: ``mse``, or ``arq`` (AMCT's symmetric min-max).
@@ -83,9 +83,11 @@ def quantize(
     proto, base_dir = read_model(model)
     prepared = prepare(proto, base_dir)
     plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
-    result = _rewrite_all(prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.feeds)
-    trials = try_models(proto, base_dir, result.models, plan.samples) if trial else ()
-    return _finished(result, model, trials=trials)
+    result = _rewrite_all(
+        prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
+    )
+    trials = try_models(proto, base_dir, result.models, plan.calibration.samples) if trial else ()
+    return replace(_finished(result, model, trials=trials), calibration=plan.calibration)
 
 
 def apply(

@@ -11,6 +11,7 @@ from typing import Any
 
 from onnx import ModelProto
 
+from amct_onnx.analyse.engine import Calibration
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
@@ -98,6 +99,7 @@ class CompressionResult:
         models: output form -> finished model, weights still references.
         report: what was done.
         source: path of the source model, None when it was given in memory.
+        calibration: the statistics that the plan rests on, None when it was applied without data.
     """
 
     record: Record
@@ -105,6 +107,7 @@ class CompressionResult:
     models: Mapping[OutputForm, BuiltModel]
     report: Report
     source: Path | None = None
+    calibration: Calibration | None = field(default=None, repr=False)
 
     def model(self, form: OutputForm | str) -> ModelProto:
         """One compressed model as a complete ModelProto.

@@ -68,15 +68,28 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def _add_quantize(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
     parser = commands.add_parser("quantize", parents=[common], help="quantize a model to int8 with sample data")
     parser.add_argument("model", type=Path, metavar="MODEL", help="the float model (.onnx)")
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
         "--data",
         type=Path,
-        required=True,
         metavar="PATH",
         help="a .npz with one feed (arrays named by input), a folder of them, or .npy for a model of one input",
     )
+    source.add_argument(
+        "--statistics",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="statistics of earlier runs instead of data; several are joined (shards of one data set)",
+    )
     _add_output(parser)
     _add_forms(parser)
+    parser.add_argument(
+        "--save-statistics",
+        type=Path,
+        metavar="FILE",
+        help="also write the calibration statistics (.npz) for --statistics",
+    )
     parser.add_argument(
         "--act",
         choices=[algorithm.value for algorithm in ActivationAlgorithm],

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 from amct_onnx.analyse.feed_files import find_feeds
-from amct_onnx.api import CompressionResult, quantize
+from amct_onnx.api import (
+    Calibration,
+    CompressionResult,
+    load_calibration,
+    merge_calibrations,
+    quantize,
+    save_calibration,
+)
 from amct_onnx.api.result import output_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import result_json, show_result
@@ -17,10 +26,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Quantize, save, report."""
     forms = parse_forms(arguments.format)
     output_paths(arguments.output, forms)
-    feeds = find_feeds(arguments.data)
+    feeds = find_feeds(arguments.data) if arguments.data else None
+    statistics = (
+        merge_calibrations([load_calibration(path) for path in arguments.statistics or []]) if not feeds else None
+    )
     result = quantize(
         arguments.model,
-        feeds,
+        feeds or statistics,
         formats=forms,
         act=arguments.act,
         weights=arguments.weights,
@@ -29,12 +41,26 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         qdq_target=arguments.qdq_target,
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
-        progress=console.progress("calibrating", len(feeds)),
+        progress=console.progress("calibrating", len(feeds) if feeds else None),
     )
-    paths = result.save(arguments.output, protect=feeds.files)
+    protect = [*(feeds.files if feeds else arguments.statistics)]
+    paths = result.save(arguments.output, protect=protect)
+    if arguments.save_statistics and result.calibration:
+        paths["statistics"] = _save_statistics(
+            result.calibration, arguments.save_statistics, [arguments.model, *protect]
+        )
     show_result(console, result, paths)
     console.result(result_json(result, paths))
     return _check(result, arguments.check_snr, console)
+
+
+def _save_statistics(calibration: Calibration, path: Path, inputs: Sequence[Path]) -> Path:
+    if path.resolve() in {given.resolve() for given in inputs}:
+        raise UsageError(
+            f"{path}: the statistics would overwrite an input of the run; choose another --save-statistics"
+        )
+    save_calibration(calibration, path)
+    return path
 
 
 def _check(result: CompressionResult, wanted: float | None, console: Console) -> int:
