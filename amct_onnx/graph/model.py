@@ -18,7 +18,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from amct_onnx.graph.weights import Array, StoredValues
+from amct_onnx.graph.free_names import FreeNames
+from amct_onnx.graph.weights import Array, StoredValues, Values, load_values
 
 Node: TypeAlias = gs.Node
 Tensor: TypeAlias = gs.Tensor
@@ -62,13 +63,8 @@ class Model:
     opset: int
 
     def graphs(self) -> Iterator[Graph]:
-        """The main graph and every body of a control-flow node, outer before inner."""
-        pending = [self.graph]
-        while pending:
-            graph = pending.pop()
-            yield graph
-            for node in graph.nodes:
-                pending.extend(value for value in node.attrs.values() if isinstance(value, Graph))
+        """The main graph and every body of a control-flow node, outer before inner, in the order of the source."""
+        return _with_bodies(self.graph)
 
     def copy(self) -> Model:
         """An independent structure over the same weights; linear."""
@@ -78,43 +74,51 @@ class Model:
         """``id`` of every tensor that leaves the main graph or a body."""
         return {id(tensor) for graph in self.graphs() for tensor in graph.outputs}
 
-    def add_constant(self, name: str, values: Array | gs.ir.tensor.LazyValues) -> gs.Constant:
+    def body_node_ids(self) -> set[int]:
+        """``id`` of every node inside a body: such a node may read a tensor of the main graph, yet runs elsewhere."""
+        return {id(node) for graph in self.graphs() if graph is not self.graph for node in graph.nodes}
+
+    def add_constant(self, name: str, values: Values) -> gs.Constant:
         """A new initializer of the main graph, visible in every body; the name gets a suffix when it is taken."""
-        constant = gs.Constant(self._free_name(name), values)
+        constant = gs.Constant(self._names.like(name), values)
         self.graph.initializers[constant.name] = constant
         return constant
 
-    def rewrite_constant(self, old: Tensor, values: Array | gs.ir.tensor.LazyValues) -> gs.Constant:
-        """A constant with new values that takes over the name of `old` once nothing else needs it."""
+    def rewrite_constant(self, old: Tensor, values: Values, readers: int = 1) -> gs.Constant:
+        """A constant with new values, which takes over the name of `old` where nothing else needs it.
+
+        Args:
+            old: the constant that readers have now.
+            values: the new values.
+            readers: how many inputs are about to change from `old` to the result.
+        """
         owner = self.graph.initializers
-        is_owned = id(owner.get(old.name)) == id(old)
-        if is_owned and len(old.outputs) <= 1:
+        is_owned = owner.get(old.name) is old
+        if is_owned and len(old.outputs) <= readers and id(old) not in self._constant_outputs:
             owner[old.name] = gs.Constant(old.name, values)
             return owner[old.name]
         return self.add_constant(old.name, values)
 
     def new_tensor(self, name: str, dtype: np.dtype[Any] | None = None) -> Tensor:
         """A new tensor; the name gets a suffix when it is taken."""
-        return gs.Variable(self._free_name(name), dtype=dtype)
-
-    def _free_name(self, name: str) -> str:
-        unique = name
-        suffix = 0
-        while unique in self._tensor_names:
-            suffix += 1
-            unique = f"{name}_{suffix}"
-        self._tensor_names.add(unique)
-        return unique
+        return gs.Variable(self._names.like(name), dtype=dtype)
 
     @cached_property
-    def _tensor_names(self) -> set[str]:
+    def _constant_outputs(self) -> set[int]:
+        """``id`` of every constant that leaves a graph as it is."""
+        outputs = (tensor for graph in self.graphs() for tensor in graph.outputs)
+        return {id(tensor) for tensor in outputs if isinstance(tensor, gs.Constant)}
+
+    @cached_property
+    def _names(self) -> FreeNames:
         names: set[str] = set()
         for graph in self.graphs():
             names.update(graph.initializers)
+            names.update(sparse.values.name for sparse in graph.origin.sparse_initializer)
             names.update(tensor.name for tensor in (*graph.inputs, *graph.outputs))
             for node in graph.nodes:
                 names.update(tensor.name for tensor in node.outputs)
-        return names
+        return FreeNames(names)
 
 
 def import_model(proto: ModelProto, base_dir: Path | None = None) -> Model:
@@ -126,8 +130,7 @@ def import_model(proto: ModelProto, base_dir: Path | None = None) -> Model:
 
 def constant_array(tensor: Tensor) -> Array:
     """Values of a Constant, read afresh and not kept."""
-    values = tensor._values
-    return np.asarray(values.load() if isinstance(values, gs.ir.tensor.LazyValues) else values)
+    return load_values(tensor._values)
 
 
 def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Path | None) -> Graph:
@@ -191,6 +194,14 @@ def _import_attribute(proto: AttributeProto, tensors: TensorMap, opset: int, bas
     return proto
 
 
+def _with_bodies(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.nodes:
+        for value in node.attrs.values():
+            if isinstance(value, Graph):
+                yield from _with_bodies(value)
+
+
 def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
     """Copy `graph`; `copies` maps ``id`` of a tensor to its copy and is shared with the bodies."""
 
@@ -213,14 +224,18 @@ def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
     result.inputs = [copied(tensor) for tensor in graph.inputs]
     for node in graph.nodes:
         inputs, outputs = [copied(t) for t in node.inputs], [copied(t) for t in node.outputs]
-        attrs = {
-            key: _copy_graph(value, copies) if isinstance(value, Graph) else value for key, value in node.attrs.items()
-        }
+        attrs = {key: _copy_attribute(value, copies) for key, value in node.attrs.items()}
         twin = gs.Node(node.op, node.name, attrs, inputs, outputs, node.domain)
         twin.origin = getattr(node, "origin", None)
         result.nodes.append(twin)
     result.outputs = [copied(tensor) for tensor in graph.outputs]
     return result
+
+
+def _copy_attribute(value: Any, copies: dict[int, Tensor]) -> Any:
+    if isinstance(value, Graph):
+        return _copy_graph(value, copies)
+    return list(value) if isinstance(value, list) else value
 
 
 def _import_variable(info: ValueInfoProto) -> Tensor:

@@ -38,7 +38,7 @@ class Prepared:
         Raises:
             ModelError: the model cannot be converted.
         """
-        raised = raise_opset(self.model.proto, minimum)
+        raised = raise_opset(self.model.proto, minimum, self.model.base_dir)
         if raised is self.model.proto:
             return self
         return prepare(raised, self.model.base_dir, skip_fusion=self.skip_fusion)
