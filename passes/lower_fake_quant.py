@@ -108,10 +108,10 @@ def accumulating_nodes(dequant: Node) -> list[Node]:
 
 
 def _broadcast_shape(layer: Node, size: int) -> list[int]:
-    """Shape that lets a per-channel vector multiply the layer's output: [1, C, 1, ...] for Conv, [C] else."""
+    """Shape that lets a per-channel vector multiply the layer's output, whose rank only a MatMul leaves open."""
     if size == 1:
         return []
-    return [1, size, *[1] * (len(layer.inputs[1].shape) - 2)] if layer.op == "Conv" else [size]
+    return [size] if layer.op == "MatMul" else [1, size, *[1] * (len(layer.inputs[1].shape) - 2)]
 
 
 def _to_float(tensor: Tensor) -> None:

@@ -11,6 +11,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -124,6 +125,25 @@ def scalar_constant(tensor: Tensor) -> float | None:
     return float(np.asarray(constant_array(constant), dtype=np.float64).reshape(()))
 
 
+def is_clamp(node: Node) -> bool:
+    """Whether the node cuts values off at bounds that are known: a Relu, or a Clip whose bounds are constant."""
+    if spec_of(node).kernel is not Kernel.CLAMP:
+        return False
+    return all(resolve_constant(tensor) is not None for tensor in node.inputs[1:] if not tensor.is_empty())
+
+
+def element_type(tensor: Tensor) -> np.dtype[Any] | None:
+    """Type of a tensor's elements, followed back through operators that keep it; None when nothing tells."""
+    while tensor.dtype is None and tensor.inputs:
+        producer = tensor.inputs[0]
+        spec = spec_of(producer)
+        if spec is _FLOAT or producer.outputs[0] is not tensor or not producer.inputs:
+            return None
+        constants = (resolve_constant(producer.inputs[index]) for index in (spec.weight,) if index is not None)
+        tensor = next((constant for constant in constants if constant is not None), data_inputs(producer)[0])
+    return None if tensor.dtype is None else np.dtype(tensor.dtype)
+
+
 def rank_of(tensor: Tensor) -> int | None:
     """Number of dimensions, None when unknown."""
     return None if tensor.shape is None else len(tensor.shape)
@@ -153,7 +173,7 @@ def _weight_rank(node: Node) -> int | None:
 
 
 def _not_float32(tensor: Tensor) -> bool:
-    return tensor.dtype is not None and np.dtype(tensor.dtype) != np.float32
+    return element_type(tensor) not in (None, np.dtype(np.float32))
 
 
 def _absent_or_constant(node: Node, index: int) -> bool:

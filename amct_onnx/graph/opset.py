@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, inliner, version_converter
+from onnx import GraphProto, ModelProto, NodeProto, inliner, version_converter
 
 from amct_onnx.errors import ModelError
 from amct_onnx.graph.free_names import FreeNames
+from amct_onnx.graph.light import lighten, restore
 from amct_onnx.graph.model import Model, import_model
 from amct_onnx.graph.naming import name_nodes
-from amct_onnx.graph.protos import copy_fields, copy_header, copy_structure, nested_tensors
-from amct_onnx.graph.weights import StoredValues
-
-_SMALL = 1024
-_TAG = "amct_onnx_weight_"
+from amct_onnx.graph.protos import copy_fields
 
 
 def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -> ModelProto:
@@ -37,13 +33,13 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
     current = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if current == 0 or current >= minimum:
         return proto
-    weights: list[TensorProto] = []
-    light = copy_structure(proto, _stash(weights, base_dir))
+    light, weights = lighten(proto, base_dir)
+    source = _named(light)
     try:
-        light, source = _named(light)
         if light.functions:
             # Runtimes read a function's body by the operator set of the model, so it has to be converted as well.
-            light, source = _named(inliner.inline_local_functions(light, convert_version=True))
+            light = inliner.inline_local_functions(light, convert_version=True)
+            source = _named(light)
         converted = version_converter.convert_version(light, minimum)
     except Exception as error:
         # The converter's C++ exceptions reach Python as bare RuntimeError and kin.
@@ -52,47 +48,19 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
             f"the model uses operator set {current}, this output form needs {minimum}, and converting fails: {reason}; "
             f"export the model again with opset {minimum} or later"
         ) from error
-    _restore(converted, light, weights)
+    restore(converted, weights)
+    _add_missing(light, converted)
+    _restore_graph(converted.graph, light.graph)
     _rename_new_tensors(converted, source)
     return converted
 
 
-def _named(proto: ModelProto) -> tuple[ModelProto, Model]:
-    """`proto` itself, every node named as :func:`name_nodes` would, and its graph."""
+def _named(proto: ModelProto) -> Model:
+    """Name every node of `proto` as :func:`name_nodes` would; its graph."""
     model = import_model(proto)
     name_nodes(model)
     _write_names(model)
-    return proto, model
-
-
-def _stash(weights: list[TensorProto], base_dir: Path | None) -> Any:
-    """Leaves large tensors in `weights` and a numbered reference in their place."""
-
-    def copy_tensor(source: TensorProto, target: TensorProto) -> None:
-        is_external = source.data_location == TensorProto.EXTERNAL
-        is_large = math.prod(source.dims) > _SMALL or (is_external and base_dir is None)
-        if is_large:
-            copy_header(source, target)
-            target.data_location = TensorProto.EXTERNAL
-            target.external_data.add(key="location", value=f"{_TAG}{len(weights)}")
-            weights.append(source)
-        elif is_external:
-            copy_header(source, target)
-            target.raw_data = StoredValues(source, base_dir).stored_bytes().tobytes()
-        else:
-            target.CopyFrom(source)
-
-    return copy_tensor
-
-
-def _restore(converted: ModelProto, light: ModelProto, weights: list[TensorProto]) -> None:
-    """Put back the stashed weights and whatever the converter does not know."""
-    for tensor in (*converted.graph.initializer, *nested_tensors(converted)):
-        location = tensor.external_data[0].value if tensor.external_data else ""
-        if location.startswith(_TAG):
-            tensor.CopyFrom(weights[int(location.removeprefix(_TAG))])
-    _add_missing(light, converted)
-    _restore_graph(converted.graph, light.graph)
+    return model
 
 
 def _restore_graph(converted: GraphProto, source: GraphProto) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
-from amct_onnx.graph.protos import copy_header, copy_structure
-from amct_onnx.graph.weights import StoredValues
+from amct_onnx.graph.light import lighten
 
-_SMALL = 1024
 Shape = tuple[int | str | None, ...]
 
 
@@ -25,7 +22,7 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
         proto: the model.
         base_dir: folder of external weights, from which small tensors are read since they may hold shapes.
     """
-    light = without_large_weights(proto, base_dir)
+    light, _ = lighten(proto, base_dir)
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError):
         light = onnx.shape_inference.infer_shapes(light, data_prop=True)
     shapes: dict[str, Shape] = {}
@@ -36,21 +33,3 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
                 dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in kind.shape.dim
             )
     return shapes
-
-
-def without_large_weights(proto: ModelProto, base_dir: Path | None = None) -> ModelProto:
-    """A copy whose large tensors have lost their bytes but not type and shape."""
-
-    def lighten(source: TensorProto, target: TensorProto) -> None:
-        is_external = source.data_location == TensorProto.EXTERNAL
-        if math.prod(source.dims) > _SMALL or (is_external and base_dir is None):
-            copy_header(source, target)
-            target.data_location = TensorProto.EXTERNAL
-            target.external_data.add(key="location", value="elsewhere")
-        elif is_external:
-            copy_header(source, target)
-            target.raw_data = StoredValues(source, base_dir).stored_bytes().tobytes()
-        else:
-            target.CopyFrom(source)
-
-    return copy_structure(proto, lighten)
