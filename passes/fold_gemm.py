@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from amct_onnx.graph.edit import drop_attributes, replace_input
-from amct_onnx.graph.model import Model, Node, constant_array
+from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.op_table import known_constant
+from amct_onnx.graph.parts import Constant, Node
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 
@@ -65,7 +65,7 @@ def _fold_weights(model: Model, nodes: Sequence[Node]) -> None:
             replace_input(node, 1, new)
 
 
-def _folded(weight: gs.Constant, alpha: float, *, transposed: bool) -> DerivedValues:
+def _folded(weight: Constant, alpha: float, *, transposed: bool) -> DerivedValues:
     def values() -> Array:
         array = constant_array(weight)
         array = array.T if transposed else array

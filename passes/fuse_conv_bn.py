@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from amct_onnx.graph.edit import Editor, append_input, replace_input, replace_output
-from amct_onnx.graph.model import Model, Node, constant_array
+from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.op_table import known_constant, resolve_constant
+from amct_onnx.graph.parts import Constant, Node, Variable
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult, Refusal
 
@@ -101,8 +101,8 @@ def _fuse(model: Model, editor: Editor, conv: Node, norm: Node) -> None:
     new_weight = DerivedValues(list(weight.shape), np.dtype(np.float32), fused_weight)
     new_bias = np.asarray(old_bias * factor + shift, dtype=np.float32)
     replace_input(conv, 1, model.rewrite_constant(conv.inputs[1], new_weight))
-    bias_name = conv.inputs[2] if has_bias else gs.Constant(f"{conv.name}.bias", new_bias)
-    append_input(conv, 2, model.rewrite_constant(bias_name, new_bias), gs.Variable.empty())
+    bias_name = conv.inputs[2] if has_bias else Constant(f"{conv.name}.bias", new_bias)
+    append_input(conv, 2, model.rewrite_constant(bias_name, new_bias), Variable.empty())
     output = norm.outputs[0]
     editor.remove(norm)
     replace_output(conv, 0, output)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from amct_onnx.graph.edit import Editor, replace_input, replace_output
-from amct_onnx.graph.model import Model, Node, Tensor, constant_array
+from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.locate import Layer
@@ -37,7 +37,7 @@ class InsertQuant:
         for layer in self.layers:
             data = self.quants[layer.name].data
             output = model.new_tensor(f"{layer.name}.quant.output0", np.dtype(f"int{data.bits}"))
-            quant = gs.Node(
+            quant = Node(
                 "AscendQuant",
                 f"{layer.name}.quant",
                 attrs={
@@ -149,7 +149,7 @@ class InsertDequant:
             )
             accumulator, output = _open_output(model, editor, layer.name, producer, result)
             model.graph.retyped.update({accumulator.name, layer.node.outputs[0].name})
-            dequant = gs.Node(
+            dequant = Node(
                 "AscendDequant",
                 f"{layer.name}.dequant",
                 attrs={"dtype": GE_FLOAT32},

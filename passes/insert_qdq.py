@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from amct_onnx.errors import RecordError
 from amct_onnx.graph.edit import Editor, replace_input, replace_output
-from amct_onnx.graph.model import Model, Node, Tensor, constant_array
+from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, rank_of, resolve_constant, spec_of
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import bias_position, group_by_weight, integer_weight, weight_index
@@ -131,7 +131,7 @@ class QdqPairs:
             quant = self.pairs.get(tensor.name)
             if quant is None:
                 continue
-            if isinstance(tensor, gs.Constant) or resolve_constant(tensor) is not None:
+            if isinstance(tensor, Constant) or resolve_constant(tensor) is not None:
                 self._constant(model, editor, tensor, quant, chosen)
             else:
                 self._computed(model, editor, tensor, anchor, quant, chosen)
@@ -185,8 +185,8 @@ class QdqPairs:
             model.add_constant(f"{name}.zero_point", zero_point),
         ]
         return [
-            gs.Node("QuantizeLinear", f"{name}.quantize", inputs=[source, *parameters], outputs=[integer]),
-            gs.Node("DequantizeLinear", f"{name}.dequantize", inputs=[integer, *parameters], outputs=[result]),
+            Node("QuantizeLinear", f"{name}.quantize", inputs=[source, *parameters], outputs=[integer]),
+            Node("DequantizeLinear", f"{name}.dequantize", inputs=[integer, *parameters], outputs=[result]),
         ]
 
     def _constant(self, model: Model, editor: Editor, tensor: Tensor, quant: TensorQuant, chosen: _Readers) -> None:
@@ -252,7 +252,7 @@ def dequantize(
     model: Model, name: str, integers: Tensor, scale: Array, zero_point: Array, *, axis: int | None = None
 ) -> Node:
     """A DequantizeLinear node on a constant."""
-    return gs.Node(
+    return Node(
         "DequantizeLinear",
         f"{name}.dequantize",
         attrs={} if axis is None else {"axis": axis},

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import onnx_graphsurgeon as gs
-
-from amct_onnx.graph.model import Model, Node, Tensor
+from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import OpSpec, resolve_constant, spec_of
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.base import Refusal
 
 
@@ -27,8 +26,8 @@ class Layer:
 
     node: Node
     spec: OpSpec
-    weight: gs.Constant | None
-    bias: gs.Constant | None
+    weight: Constant | None
+    bias: Constant | None
     bias_add: Node | None = None
 
     @property
@@ -125,8 +124,8 @@ def _layer(node: Node, spec: OpSpec, outputs: set[int], elsewhere: set[int]) -> 
 
 
 def _matmul_bias(
-    node: Node, weight: gs.Constant, outputs: set[int], elsewhere: set[int]
-) -> tuple[Node | None, gs.Constant | None]:
+    node: Node, weight: Constant, outputs: set[int], elsewhere: set[int]
+) -> tuple[Node | None, Constant | None]:
     """The Add that gives a MatMul its bias: its only reader, adding a constant per channel, in either order."""
     product = node.outputs[0]
     if len(product.outputs) != 1 or id(product) in outputs:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from amct_onnx.graph.model import Model, Node, Tensor
+from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, resolve_constant, spec_of
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.locate import Layer
 
 NEEDS_OUTPUT_PAIR = frozenset({"Conv", "AveragePool"})
@@ -94,7 +94,7 @@ class _Sweep:
         self._carried: set[int] = set(self._inputs)
         self._wanted: set[int] = set(self._inputs)
         self._paired: dict[int, Tensor] = {}
-        self._constants: dict[int, gs.Constant] = {}
+        self._constants: dict[int, Constant] = {}
 
     def placement(self) -> Placement:
         for node in self._nodes:

@@ -1,8 +1,7 @@
 """From a model under surgery back to a ModelProto.
 
 What no pass touched comes from the source proto: nodes with only their name, inputs and outputs written anew, graph
-inputs, outputs, value infos, functions, metadata and doc strings as they were. New nodes go through
-onnx-graphsurgeon's exporter.
+inputs, outputs, value infos, functions, metadata and doc strings as they were.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import onnx_graphsurgeon as gs
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
-from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from amct_onnx.errors import ModelError
-from amct_onnx.graph.model import Graph, Model, Node
+from amct_onnx.graph.model import Graph, Model
+from amct_onnx.graph.parts import Constant, Node, collection_paused
 from amct_onnx.graph.protos import copy_fields, nested_tensors
 from amct_onnx.graph.weights import StoredValues, Values, stored_bytes
 
@@ -36,7 +34,7 @@ class BuiltModel:
     """
 
     skeleton: ModelProto
-    values: dict[str, gs.Constant] = field(repr=False)
+    values: dict[str, Constant] = field(repr=False)
     source: ModelProto = field(repr=False)
     base_dir: Path | None
 
@@ -102,14 +100,13 @@ def build(model: Model) -> BuiltModel:
     """Write `model` as a skeleton plus references to its weights."""
     proto = ModelProto()
     copy_fields(model.proto, proto, leave=("graph",))
-    values: dict[str, gs.Constant] = {}
-    _write_graph(model.graph, proto.graph, model.output_ids(), values)
+    values: dict[str, Constant] = {}
+    with collection_paused():
+        _write_graph(model.graph, proto.graph, model.output_ids(), values)
     return BuiltModel(skeleton=proto, values=values, source=model.proto, base_dir=model.base_dir)
 
 
-def _write_graph(
-    graph: Graph, proto: GraphProto, outputs: set[int], values: dict[str, gs.Constant] | None = None
-) -> None:
+def _write_graph(graph: Graph, proto: GraphProto, outputs: set[int], values: dict[str, Constant] | None = None) -> None:
     """Write `graph`; initializers of the main graph go to `values`, those of bodies are written in full."""
     source = graph.origin
     copy_fields(source, proto, leave=("node", "initializer", "input", "output", "value_info"))
@@ -132,12 +129,12 @@ def _write_graph(
     proto.value_info.extend(info for info in source.value_info if info.name not in stale)
 
 
-def _is_untouched(written: dict[str, gs.Constant], initializer: TensorProto) -> bool:
+def _is_untouched(written: dict[str, Constant], initializer: TensorProto) -> bool:
     values = written[initializer.name]._values if initializer.name in written else None
     return isinstance(values, StoredValues) and values.tensor is initializer
 
 
-def _write_initializer(constant: gs.Constant, proto: TensorProto, values: dict[str, gs.Constant] | None) -> None:
+def _write_initializer(constant: Constant, proto: TensorProto, values: dict[str, Constant] | None) -> None:
     stored = constant._values
     if values is None:
         proto.data_type = helper.np_dtype_to_tensor_dtype(constant.dtype)
@@ -156,9 +153,9 @@ def _write_initializer(constant: gs.Constant, proto: TensorProto, values: dict[s
 
 
 def _write_node(node: Node, proto: NodeProto, outputs: set[int]) -> None:
-    origin: NodeProto | None = getattr(node, "origin", None)
+    origin = node.origin
     if origin is None:
-        proto.CopyFrom(OnnxExporter.export_node(node))
+        _write_new_node(node, proto)
         return
     if any(isinstance(value, Graph) for value in node.attrs.values()):
         _copy_with_bodies(node, origin, proto, outputs)
@@ -170,6 +167,19 @@ def _write_node(node: Node, proto: NodeProto, outputs: set[int]) -> None:
     proto.input.extend(tensor.name for tensor in node.inputs)
     del proto.output[:]
     proto.output.extend(tensor.name for tensor in node.outputs)
+
+
+def _write_new_node(node: Node, proto: NodeProto) -> None:
+    proto.op_type, proto.name = node.op, node.name
+    if node.domain:
+        proto.domain = node.domain
+    proto.input.extend(tensor.name for tensor in node.inputs)
+    proto.output.extend(tensor.name for tensor in node.outputs)
+    for name, value in node.attrs.items():
+        if isinstance(value, AttributeProto):
+            proto.attribute.add().CopyFrom(value)
+        else:
+            proto.attribute.append(helper.make_attribute(name, value))
 
 
 def _copy_with_bodies(node: Node, origin: NodeProto, proto: NodeProto, outputs: set[int]) -> None:

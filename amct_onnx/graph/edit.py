@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from onnx import NodeProto
 
-from amct_onnx.graph.model import Graph, Model, Node, Tensor
+from amct_onnx.graph.model import Graph, Model
+from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.protos import copy_fields
 
 
@@ -118,7 +119,7 @@ def replace_output(node: Node, index: int, tensor: Tensor) -> None:
 def drop_attributes(node: Node, names: Collection[str]) -> None:
     """Take attributes from `node`, in its source proto as well, so that all else about it is written unchanged."""
     node.attrs = {name: value for name, value in node.attrs.items() if name not in names}
-    origin = getattr(node, "origin", None)
+    origin = node.origin
     if origin is not None:
         node.origin = NodeProto()
         copy_fields(origin, node.origin, leave=("attribute",))

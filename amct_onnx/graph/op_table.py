@@ -11,12 +11,11 @@ import enum
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from amct_onnx.graph.model import Node, Tensor, constant_array
+from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.parts import Constant, Node, Tensor
 
 
 class Kernel(enum.Enum):
@@ -94,22 +93,22 @@ def data_inputs(node: Node) -> list[Tensor]:
     return [node.inputs[index] for index in indexes if index < len(node.inputs) and not node.inputs[index].is_empty()]
 
 
-def resolve_constant(tensor: Tensor) -> gs.Constant | None:
+def resolve_constant(tensor: Tensor) -> Constant | None:
     """The constant behind a tensor, through Constant and Identity nodes; None when it is computed."""
-    while not isinstance(tensor, gs.Constant):
+    while not isinstance(tensor, Constant):
         producer = tensor.inputs[0] if tensor.inputs else None
         if producer is None or producer.domain not in (None, "", "ai.onnx"):
             return None
         if producer.op == "Constant":
             value = producer.attrs.get("value")
-            return value if isinstance(value, gs.Constant) else None
+            return value if isinstance(value, Constant) else None
         if producer.op != "Identity":
             return None
         tensor = producer.inputs[0]
     return tensor
 
 
-def known_constant(tensor: Tensor) -> gs.Constant:
+def known_constant(tensor: Tensor) -> Constant:
     """The constant behind a tensor that an earlier check has found to be constant."""
     constant = resolve_constant(tensor)
     if constant is None:
@@ -132,16 +131,20 @@ def is_clamp(node: Node) -> bool:
     return all(resolve_constant(tensor) is not None for tensor in node.inputs[1:] if not tensor.is_empty())
 
 
-def element_type(tensor: Tensor) -> np.dtype[Any] | None:
-    """Type of a tensor's elements, followed back through operators that keep it; None when nothing tells."""
-    while tensor.dtype is None and tensor.inputs:
-        producer = tensor.inputs[0]
-        spec = spec_of(producer)
-        if spec is _FLOAT or producer.outputs[0] is not tensor or not producer.inputs:
-            return None
-        constants = (resolve_constant(producer.inputs[index]) for index in (spec.weight,) if index is not None)
-        tensor = next((constant for constant in constants if constant is not None), data_inputs(producer)[0])
-    return None if tensor.dtype is None else np.dtype(tensor.dtype)
+def spread_types(model: Model) -> None:
+    """Tell every tensor that does not know it its element type, through operators that keep the type; one walk."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            spec = spec_of(node)
+            if spec is _FLOAT or not node.outputs or node.outputs[0].dtype is not None:
+                continue
+            weights = (
+                [resolve_constant(tensor) for tensor in node.inputs[spec.weight : spec.weight + 1]]
+                if spec.weight
+                else []
+            )
+            known = (tensor.dtype for tensor in (*weights, *data_inputs(node)) if tensor is not None)
+            node.outputs[0].dtype = next((dtype for dtype in known if dtype is not None), None)
 
 
 def rank_of(tensor: Tensor) -> int | None:
@@ -173,7 +176,7 @@ def _weight_rank(node: Node) -> int | None:
 
 
 def _not_float32(tensor: Tensor) -> bool:
-    return element_type(tensor) not in (None, np.dtype(np.float32))
+    return tensor.dtype is not None and np.dtype(tensor.dtype) != np.float32
 
 
 def _absent_or_constant(node: Node, index: int) -> bool:

@@ -162,7 +162,9 @@ def stored_bytes(values: Values) -> Bytes:
     if isinstance(values, StoredValues):
         return values.stored_bytes()
     array = load_values(values)
-    return _as_stored(array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+    # Types that onnx packs are none of numpy's own.
+    packed = 0 if array.dtype.isbuiltin == 1 else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return _as_stored(array, packed)
 
 
 def storage_bytes(data_type: int, count: int, dtype: np.dtype[Any]) -> int:
