@@ -78,13 +78,15 @@ class FuseConvBn:
 
 
 def _following_norm(node: Node) -> Node | None:
-    if node.op != "Conv" or node.domain not in (None, "", "ai.onnx") or not node.outputs[0].outputs:
+    if node.op != "Conv" or node.domain not in (None, "", "ai.onnx"):
         return None
-    for reader in node.outputs[0].outputs:
-        is_norm = reader.op == "BatchNormalization" and reader.domain in (None, "", "ai.onnx")
-        if is_norm and reader.inputs[0] is node.outputs[0]:
-            return reader
-    return None
+    product = node.outputs[0]
+    readers: list[Node] = product.outputs
+    return next((reader for reader in readers if _is_norm(reader) and reader.inputs[0] is product), None)
+
+
+def _is_norm(node: Node) -> bool:
+    return bool(node.op == "BatchNormalization" and node.domain in (None, "", "ai.onnx"))
 
 
 def _fuse(model: Model, editor: Editor, conv: Node, norm: Node) -> None:

@@ -138,12 +138,9 @@ def spread_types(model: Model) -> None:
             spec = spec_of(node)
             if spec is _FLOAT or not node.outputs or node.outputs[0].dtype is not None:
                 continue
-            weights = (
-                [resolve_constant(tensor) for tensor in node.inputs[spec.weight : spec.weight + 1]]
-                if spec.weight
-                else []
-            )
-            known = (tensor.dtype for tensor in (*weights, *data_inputs(node)) if tensor is not None)
+            weight = node.inputs[spec.weight : spec.weight + 1] if spec.weight is not None else []
+            tensors = [*map(resolve_constant, weight), *data_inputs(node)]
+            known = (tensor.dtype for tensor in tensors if tensor is not None)
             node.outputs[0].dtype = next((dtype for dtype in known if dtype is not None), None)
 
 
