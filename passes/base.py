@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from amct_onnx.graph.model import Model
+from amct_onnx.graph.parts import collection_paused
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def run_pipeline(model: Model, passes: Sequence[Pass]) -> tuple[list[PassResult]
     timings: list[PassTiming] = []
     for step in passes:
         begin = time.perf_counter()
-        result = step.run(model)
+        with collection_paused():
+            result = step.run(model)
         results.append(result)
         timings.append(PassTiming(type(step).__name__, time.perf_counter() - begin, len(result.changed)))
     return results, timings

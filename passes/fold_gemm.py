@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from amct_onnx.graph.edit import Editor, replace_input
-from amct_onnx.graph.model import Model, Node, constant_array
+from amct_onnx.graph.edit import drop_attributes, replace_input
+from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.op_table import known_constant
+from amct_onnx.graph.parts import Constant, Node
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 
@@ -27,42 +27,57 @@ class FoldGemm:
 
     def run(self, model: Model) -> PassResult:
         """Fold the named nodes that are not in that form yet."""
-        editor = Editor(model)
         names = set(self.names)
-        changed: list[str] = []
-        for node in model.graph.nodes:
-            if node.op == "Gemm" and node.name in names and not _is_plain(node):
-                _fold(model, node)
-                changed.append(node.name)
-        editor.commit()
-        return PassResult(tuple(changed))
+        nodes = [node for node in model.graph.nodes if node.op == "Gemm" and node.name in names and not _is_plain(node)]
+        for node in nodes:
+            _fold_bias(model, node)
+        _fold_weights(model, nodes)
+        for node in nodes:
+            drop_attributes(node, ("alpha", "beta", "transB"))
+        return PassResult(tuple(node.name for node in nodes))
 
 
 def _is_plain(node: Node) -> bool:
     attrs = node.attrs
-    plain_bias = len(node.inputs) < 3 or node.inputs[2].is_empty() or len(node.inputs[2].shape or ()) == 1
     is_identity = attrs.get("alpha", 1.0) == 1.0 and attrs.get("beta", 1.0) == 1.0 and not attrs.get("transB", 0)
-    return bool(is_identity and plain_bias)
+    return bool(is_identity and (not _has_bias(node) or list(node.inputs[2].shape or ()) == [_channels(node)]))
 
 
-def _fold(model: Model, node: Node) -> None:
-    alpha, beta = float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))
-    transposed = bool(node.attrs.get("transB", 0))
-    weight = known_constant(node.inputs[1])
+def _has_bias(node: Node) -> bool:
+    return len(node.inputs) > 2 and not node.inputs[2].is_empty()
+
+
+def _channels(node: Node) -> int:
+    return int(known_constant(node.inputs[1]).shape[0 if node.attrs.get("transB", 0) else 1])
+
+
+def _fold_weights(model: Model, nodes: Sequence[Node]) -> None:
+    """Fold alpha and transB; nodes that share a weight and fold it alike share the result."""
+    groups: dict[tuple[int, float, bool], list[Node]] = {}
+    for node in nodes:
+        alpha, transposed = float(node.attrs.get("alpha", 1.0)), bool(node.attrs.get("transB", 0))
+        if alpha != 1.0 or transposed:
+            groups.setdefault((id(node.inputs[1]), alpha, transposed), []).append(node)
+    for (_, alpha, transposed), members in groups.items():
+        old = members[0].inputs[1]
+        new = model.rewrite_constant(old, _folded(known_constant(old), alpha, transposed=transposed), len(members))
+        for node in members:
+            replace_input(node, 1, new)
+
+
+def _folded(weight: Constant, alpha: float, *, transposed: bool) -> DerivedValues:
+    def values() -> Array:
+        array = constant_array(weight)
+        array = array.T if transposed else array
+        return np.ascontiguousarray(array * np.float32(alpha) if alpha != 1.0 else array)
+
     shape = [int(dim) for dim in weight.shape]
+    return DerivedValues(shape[::-1] if transposed else shape, weight.dtype, values)
 
-    def folded_weight() -> Array:
-        values = constant_array(weight)
-        values = values.T if transposed else values
-        return np.ascontiguousarray(values * np.float32(alpha) if alpha != 1.0 else values)
 
-    if alpha != 1.0 or transposed:
-        derived = DerivedValues(shape[::-1] if transposed else shape, weight.dtype, folded_weight)
-        replace_input(node, 1, model.rewrite_constant(node.inputs[1], derived))
-    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
-        channels = shape[0] if transposed else shape[1]
-        values = constant_array(known_constant(node.inputs[2]))
-        row = np.array(np.broadcast_to(values.reshape(-1), (channels,)) if math.prod(values.shape) == 1 else values)
-        replace_input(node, 2, model.rewrite_constant(node.inputs[2], row.reshape(channels) * np.float32(beta)))
-    node.attrs = {key: value for key, value in node.attrs.items() if key not in ("alpha", "beta", "transB")}
-    node.origin = None
+def _fold_bias(model: Model, node: Node) -> None:
+    """Fold beta and give C the shape [N]."""
+    if _has_bias(node):
+        values = constant_array(known_constant(node.inputs[2])) * np.float32(node.attrs.get("beta", 1.0))
+        row = np.array(np.broadcast_to(values.reshape(-1), (values.size if values.size > 1 else _channels(node),)))
+        replace_input(node, 2, model.rewrite_constant(node.inputs[2], row))

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from amct_onnx.graph.edit import Editor, replace_input, replace_output
-from amct_onnx.graph.model import Model, Node, Tensor, constant_array
+from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.locate import Layer
@@ -36,8 +36,8 @@ class InsertQuant:
         editor = Editor(model)
         for layer in self.layers:
             data = self.quants[layer.name].data
-            output = model.new_tensor(f"{layer.name}.quant.output0", np.dtype(np.int8))
-            quant = gs.Node(
+            output = model.new_tensor(f"{layer.name}.quant.output0", np.dtype(f"int{data.bits}"))
+            quant = Node(
                 "AscendQuant",
                 f"{layer.name}.quant",
                 attrs={
@@ -63,18 +63,32 @@ class QuantizeWeights:
 
     def run(self, model: Model) -> PassResult:
         """Replace the weight of every layer that has one."""
-        shared: dict[tuple[int, int, int, bytes], gs.Constant] = {}
-        changed: list[str] = []
-        for layer in self.layers:
-            if layer.weight is None or layer.spec.weight is None:
-                continue
-            quant = self.quants[layer.name]
+        for members in group_by_weight(self.layers, self.quants):
+            first = members[0]
+            values = integer_weight(first, self.quants[first.name])
+            index = weight_index(first)
+            integers = model.rewrite_constant(first.node.inputs[index], values, len(members))
+            for layer in members:
+                replace_input(layer.node, index, integers)
+        return PassResult(tuple(layer.name for layer in self.layers if layer.weight is not None))
+
+
+def group_by_weight(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[list[Layer]]:
+    """Layers with a weight, those together that read the same one and quantize it alike."""
+    groups: dict[tuple[int, int, int, bytes], list[Layer]] = {}
+    for layer in layers:
+        if layer.weight is not None:
+            quant = quants[layer.name]
             key = (id(layer.weight), layer.out_axis, quant.weight_bits, quant.weight_scale.tobytes())
-            if key not in shared:
-                shared[key] = model.rewrite_constant(layer.node.inputs[layer.spec.weight], integer_weight(layer, quant))
-            replace_input(layer.node, layer.spec.weight, shared[key])
-            changed.append(layer.name)
-        return PassResult(tuple(changed))
+            groups.setdefault(key, []).append(layer)
+    return list(groups.values())
+
+
+def weight_index(layer: Layer) -> int:
+    """Which input of the layer's node is its weight."""
+    if layer.spec.weight is None:
+        raise TypeError(f"{layer.op_type} has no weight")
+    return layer.spec.weight
 
 
 def integer_weight(layer: Layer, quant: LayerQuant) -> DerivedValues:
@@ -135,7 +149,7 @@ class InsertDequant:
             )
             accumulator, output = _open_output(model, editor, layer.name, producer, result)
             model.graph.retyped.update({accumulator.name, layer.node.outputs[0].name})
-            dequant = gs.Node(
+            dequant = Node(
                 "AscendDequant",
                 f"{layer.name}.dequant",
                 attrs={"dtype": GE_FLOAT32},

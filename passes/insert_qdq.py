@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from amct_onnx.errors import RecordError
 from amct_onnx.graph.edit import Editor, replace_input, replace_output
-from amct_onnx.graph.model import Model, Node, Tensor, constant_array
-from amct_onnx.graph.op_table import Kernel, data_inputs, resolve_constant, spec_of
+from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, rank_of, resolve_constant, spec_of
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
-from amct_onnx.passes.insert_ascend import bias_position, integer_weight
+from amct_onnx.passes.insert_ascend import bias_position, group_by_weight, integer_weight, weight_index
 from amct_onnx.passes.locate import Layer
-from amct_onnx.passes.qdq_placement import keeps_scale, output_bounds
+from amct_onnx.passes.qdq_placement import is_product, keeps_scale, output_bounds
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant, quantize_bias
 
 
@@ -40,21 +41,18 @@ class QdqWeights:
     def run(self, model: Model) -> PassResult:
         """Replace the weight of every layer; layers with one weight and one scale share it."""
         editor = Editor(model)
-        shared: dict[tuple[int, int, int, bytes], Tensor] = {}
-        for layer in self.layers:
-            if layer.weight is None or layer.spec.weight is None:
-                continue
-            quant = self.quants[layer.name]
-            key = (id(layer.weight), layer.out_axis, quant.weight_bits, quant.weight_scale.tobytes())
-            if key not in shared:
-                shared[key] = self._dequantized(model, editor, layer, quant)
-            replace_input(layer.node, layer.spec.weight, shared[key])
+        for members in group_by_weight(self.layers, self.quants):
+            dequantized = self._dequantized(model, editor, members)
+            for layer in members:
+                replace_input(layer.node, weight_index(layer), dequantized)
         editor.commit()
         return PassResult(tuple(layer.name for layer in self.layers if layer.weight is not None))
 
-    def _dequantized(self, model: Model, editor: Editor, layer: Layer, quant: LayerQuant) -> Tensor:
-        old = layer.node.inputs[1]
-        integers = model.rewrite_constant(old, integer_weight(layer, quant))
+    def _dequantized(self, model: Model, editor: Editor, members: Sequence[Layer]) -> Tensor:
+        layer = members[0]
+        quant = self.quants[layer.name]
+        old = layer.node.inputs[weight_index(layer)]
+        integers = model.rewrite_constant(old, integer_weight(layer, quant), len(members))
         scale = quant.weight_scale if quant.weight_scale.size > 1 else quant.weight_scale.reshape(())
         axis = layer.out_axis if quant.weight_scale.size > 1 else None
         node = dequantize(model, f"{layer.name}.weight", integers, scale, np.zeros(scale.shape, np.int8), axis=axis)
@@ -86,9 +84,8 @@ class QdqBiases:
             integers = quantize_bias(layer.name, constant_array(layer.bias), scale)
             node, index = bias_position(layer)
             if layer.bias_add is not None or self.target is QdqTarget.TENSORRT:
-                values = (integers * scale.astype(np.float64)).astype(np.float32)
-                shape = [1, -1] if layer.bias_add is not None else [-1]
-                replace_input(node, index, model.rewrite_constant(node.inputs[index], values.reshape(shape)))
+                values = (integers * scale.astype(np.float64)).astype(np.float32).reshape(_bias_shape(layer, integers))
+                replace_input(node, index, model.rewrite_constant(node.inputs[index], values))
                 continue
             constant = model.rewrite_constant(node.inputs[index], integers)
             full = np.broadcast_to(scale, integers.shape).copy() if scale.size > 1 else scale.reshape(())
@@ -99,6 +96,12 @@ class QdqBiases:
             editor.insert_before(node, [dequant])
         editor.commit()
         return PassResult(tuple(changed))
+
+
+def _bias_shape(layer: Layer, bias: Array) -> Sequence[int]:
+    """Shape of a bias that stays float; two dimensions where that does not add one to the product."""
+    is_row = layer.bias_add is not None and bias.ndim == 1 and rank_of(layer.activation) != 1
+    return (1, bias.size) if is_row else bias.shape
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class QdqPairs:
             quant = self.pairs.get(tensor.name)
             if quant is None:
                 continue
-            if isinstance(tensor, gs.Constant) or resolve_constant(tensor) is not None:
+            if isinstance(tensor, Constant) or resolve_constant(tensor) is not None:
                 self._constant(model, editor, tensor, quant, chosen)
             else:
                 self._computed(model, editor, tensor, anchor, quant, chosen)
@@ -166,23 +169,24 @@ class QdqPairs:
 
     def _enforces(self, editor: Editor, clamp: Node, quant: TensorQuant) -> bool:
         """Whether `clamp` is a Relu or Clip that changes nothing the quantizer would not change as well."""
-        if spec_of(clamp).kernel is not Kernel.CLAMP:
+        if not is_clamp(clamp):
             return False
         low, high = output_bounds(clamp.outputs[0])
         inner = clamp.inputs[0]
         has_other_readers = len(inner.outputs) != 1 or editor.is_output(inner) or editor.is_body_output(inner)
-        return quant.low >= low and float(np.float32(quant.high)) <= high and not has_other_readers
+        is_within = float(np.float32(quant.low)) >= low and float(np.float32(quant.high)) <= high
+        return is_within and not has_other_readers
 
     def _pair(self, model: Model, name: str, source: Tensor, result: Tensor, quant: TensorQuant) -> list[Node]:
-        zero_point = self._zero_point(quant)
+        zero_point = self._zero_point(name, quant)
         integer = model.new_tensor(f"{name}.quantized", zero_point.dtype)
         parameters = [
             model.add_constant(f"{name}.scale", np.array(quant.scale, np.float32)),
             model.add_constant(f"{name}.zero_point", zero_point),
         ]
         return [
-            gs.Node("QuantizeLinear", f"{name}.quantize", inputs=[source, *parameters], outputs=[integer]),
-            gs.Node("DequantizeLinear", f"{name}.dequantize", inputs=[integer, *parameters], outputs=[result]),
+            Node("QuantizeLinear", f"{name}.quantize", inputs=[source, *parameters], outputs=[integer]),
+            Node("DequantizeLinear", f"{name}.dequantize", inputs=[integer, *parameters], outputs=[result]),
         ]
 
     def _constant(self, model: Model, editor: Editor, tensor: Tensor, quant: TensorQuant, chosen: _Readers) -> None:
@@ -190,7 +194,7 @@ class QdqPairs:
         if not readers:
             return
         values = constant_array(resolve_constant(tensor))
-        zero_point = self._zero_point(quant)
+        zero_point = self._zero_point(tensor.name, quant)
         limits = np.iinfo(zero_point.dtype.name)
         integers = np.clip(np.rint(values / np.float32(quant.scale)) + int(zero_point), limits.min, limits.max)
         stored = model.add_constant(f"{tensor.name}.quantized", integers.astype(zero_point.dtype))
@@ -198,7 +202,11 @@ class QdqPairs:
         editor.move_consumers(tensor, node.outputs[0], readers)
         editor.insert_before(model.graph.nodes[0], [node])
 
-    def _zero_point(self, quant: TensorQuant) -> NDArray[np.generic]:
+    def _zero_point(self, name: str, quant: TensorQuant) -> NDArray[np.generic]:
+        if self.target is QdqTarget.TENSORRT and quant.offset:
+            raise RecordError(
+                f"tensor '{name}': TensorRT wants zero point 0, the plan says {quant.offset}; make a symmetric plan"
+            )
         if self.target is QdqTarget.TENSORRT:
             return np.array(quant.offset, np.int8 if quant.bits == 8 else np.int16)
         shift = 2 ** (quant.bits - 1)
@@ -222,7 +230,7 @@ class _Readers:
         """Whether `producer` (or what a Relu or Clip follows) can write integers directly."""
         if producer is None:
             return False
-        if spec_of(producer).kernel is Kernel.CLAMP:
+        if is_clamp(producer):
             inner = producer.inputs[0]
             return bool(inner.inputs) and len(inner.outputs) == 1 and self.writes_integers(inner.inputs[0])
         if id(producer) in self._adds:
@@ -235,7 +243,7 @@ class _Readers:
         kernel = spec_of(node).kernel
         if kernel is Kernel.SAME_SCALE:
             return keeps_scale(node) and node.inputs[0].name in self._pairs
-        if kernel not in (Kernel.ELEMENTWISE, Kernel.COMPUTE) or id(node) in self._adds:
+        if not (kernel is Kernel.ELEMENTWISE or is_product(node)) or id(node) in self._adds:
             return False
         return all(tensor.name in self._pairs for tensor in data_inputs(node))
 
@@ -244,7 +252,7 @@ def dequantize(
     model: Model, name: str, integers: Tensor, scale: Array, zero_point: Array, *, axis: int | None = None
 ) -> Node:
     """A DequantizeLinear node on a constant."""
-    return gs.Node(
+    return Node(
         "DequantizeLinear",
         f"{name}.dequantize",
         attrs={} if axis is None else {"axis": axis},

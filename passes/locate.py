@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import onnx_graphsurgeon as gs
-
-from amct_onnx.graph.model import Model, Node, Tensor
+from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import OpSpec, resolve_constant, spec_of
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.base import Refusal
 
 
@@ -27,8 +26,8 @@ class Layer:
 
     node: Node
     spec: OpSpec
-    weight: gs.Constant | None
-    bias: gs.Constant | None
+    weight: Constant | None
+    bias: Constant | None
     bias_add: Node | None = None
 
     @property
@@ -86,6 +85,8 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
         skip: layer names to leave float.
     """
     skipped = set(skip)
+    # A body may not run at all, or many times: what lies in one gives no bias to a layer outside.
+    elsewhere = model.body_node_ids()
     outputs = model.output_ids()
     layers: list[Layer] = []
     refusals: list[Refusal] = []
@@ -96,7 +97,7 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
                 continue
             refusal = _refuse(node, spec, skipped, in_body=graph is not model.graph)
             if refusal is None:
-                layers.append(_layer(node, spec, outputs))
+                layers.append(_layer(node, spec, outputs, elsewhere))
             else:
                 refusals.append(refusal)
     return Survey(tuple(layers), tuple(refusals))
@@ -113,22 +114,24 @@ def _refuse(node: Node, spec: OpSpec, skipped: set[str], *, in_body: bool) -> Re
     return None
 
 
-def _layer(node: Node, spec: OpSpec, outputs: set[int]) -> Layer:
+def _layer(node: Node, spec: OpSpec, outputs: set[int], elsewhere: set[int]) -> Layer:
     weight = None if spec.weight is None else resolve_constant(node.inputs[spec.weight])
     if node.op == "MatMul" and weight is not None:
-        add, bias = _matmul_bias(node, weight, outputs)
+        add, bias = _matmul_bias(node, weight, outputs, elsewhere)
         return Layer(node, spec, weight, bias, add)
     has_bias = spec.bias is not None and len(node.inputs) > spec.bias and not node.inputs[spec.bias].is_empty()
     return Layer(node, spec, weight, resolve_constant(node.inputs[spec.bias]) if has_bias else None)
 
 
-def _matmul_bias(node: Node, weight: gs.Constant, outputs: set[int]) -> tuple[Node | None, gs.Constant | None]:
+def _matmul_bias(
+    node: Node, weight: Constant, outputs: set[int], elsewhere: set[int]
+) -> tuple[Node | None, Constant | None]:
     """The Add that gives a MatMul its bias: its only reader, adding a constant per channel, in either order."""
     product = node.outputs[0]
     if len(product.outputs) != 1 or id(product) in outputs:
         return None, None
     add = product.outputs[0]
-    if add.op != "Add" or add.domain not in (None, "", "ai.onnx") or len(add.inputs) != 2:
+    if id(add) in elsewhere or add.op != "Add" or add.domain not in (None, "", "ai.onnx") or len(add.inputs) != 2:
         return None, None
     other = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
     bias = resolve_constant(other)

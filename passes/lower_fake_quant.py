@@ -12,7 +12,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from amct_onnx.graph.edit import Editor
-from amct_onnx.graph.model import Model, Node, Tensor, constant_array
+from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
@@ -64,7 +65,7 @@ def _fake_quant(model: Model, quant: Node) -> list[Node]:
             list.clear(result.inputs)
         output = result if is_last else model.new_tensor(f"{prefix}.{suffix}.output0", np.dtype(np.float32))
         inputs = [tensor, *(constants[name] for name in operands)]
-        nodes.append(gs.Node(op, f"{prefix}.{suffix}", inputs=inputs, outputs=[output]))
+        nodes.append(Node(op, f"{prefix}.{suffix}", inputs=inputs, outputs=[output]))
         tensor = output
     return nodes
 
@@ -91,7 +92,7 @@ class LowerDequants:
             result = node.outputs[0]
             accumulator = node.inputs[0]
             editor.remove(node)
-            mul = gs.Node("Mul", f"{name}.mul", inputs=[accumulator, factor], outputs=[result])
+            mul = Node("Mul", f"{name}.mul", inputs=[accumulator, factor], outputs=[result])
             editor.insert_before(node, [mul])
             changed.append(layer)
         editor.commit()
@@ -103,19 +104,19 @@ def accumulating_nodes(dequant: Node) -> list[Node]:
     producer = dequant.inputs[0].inputs[0]
     if producer.op != "Add":
         return [producer]
-    product = next(tensor for tensor in producer.inputs if not isinstance(tensor, gs.Constant))
+    product = next(tensor for tensor in producer.inputs if not isinstance(tensor, Constant))
     return [product.inputs[0], producer]
 
 
 def _broadcast_shape(layer: Node, size: int) -> list[int]:
-    """Shape that lets a per-channel vector multiply the layer's output: [1, C, 1, ...] for Conv, [C] else."""
+    """Shape that lets a per-channel vector multiply the layer's output, whose rank only a MatMul leaves open."""
     if size == 1:
         return []
-    return [1, size, *[1] * (len(layer.inputs[1].shape) - 2)] if layer.op == "Conv" else [size]
+    return [size] if layer.op == "MatMul" else [1, size, *[1] * (len(layer.inputs[1].shape) - 2)]
 
 
 def _to_float(tensor: Tensor) -> None:
-    if not isinstance(tensor, gs.Constant) or np.dtype(tensor.dtype) not in (np.dtype(np.int8), np.dtype(np.int32)):
+    if not isinstance(tensor, Constant) or np.dtype(tensor.dtype) not in (np.dtype(np.int8), np.dtype(np.int32)):
         return
     integers = tensor._values
 

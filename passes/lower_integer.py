@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from amct_onnx.errors import ModelError
 from amct_onnx.graph.edit import Editor
-from amct_onnx.graph.model import Model, Node, Tensor, constant_array
+from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
@@ -86,9 +86,7 @@ class _Layer:
         for node in (*self._nodes, self._dequant):
             self._editor.remove(node)
         as_float = self._node("Cast", "float", [accumulator], {"to": int(TensorProto.FLOAT)})
-        self._made.append(
-            gs.Node("Mul", f"{self._name}.simulated.dequant", inputs=[as_float, factor], outputs=[result])
-        )
+        self._made.append(Node("Mul", f"{self._name}.simulated.dequant", inputs=[as_float, factor], outputs=[result]))
         self._editor.insert_before(self._dequant, self._made)
 
     def _quantized(self) -> Tensor:
@@ -108,7 +106,7 @@ class _Layer:
                 output = self._model.new_tensor(f"{name}.simulated.{op.lower()}.output0")
                 inputs = [tensor, *(constants[part] for part in parts)]
                 node_attrs = {"to": int(TensorProto.UINT8)} if op == "Cast" else {}
-                nodes.append(gs.Node(op, f"{name}.simulated.{op.lower()}", node_attrs, inputs, [output]))
+                nodes.append(Node(op, f"{name}.simulated.{op.lower()}", node_attrs, inputs, [output]))
                 tensor = output
             self._editor.insert_before(self._quant, nodes)
             self._lowered[key] = tensor
@@ -128,7 +126,7 @@ class _Layer:
     def _product(self) -> Tensor:
         product = self._node("MatMulInteger", "matmul", [self._input, self._layer.inputs[1], self._zero_point()])
         biased = self._nodes[-1] if len(self._nodes) > 1 else self._layer
-        constants = [tensor for tensor in biased.inputs if isinstance(tensor, gs.Constant)]
+        constants = [tensor for tensor in biased.inputs if isinstance(tensor, Constant)]
         bias = constants if biased is not self._layer else constants[1:]
         return self._node("Add", "bias", [product, bias[0]]) if bias else product
 
@@ -148,5 +146,5 @@ class _Layer:
 
     def _node(self, op: str, part: str, inputs: list[Tensor], attrs: dict[str, object] | None = None) -> Tensor:
         output = self._model.new_tensor(f"{self._name}.simulated.{part}.output0")
-        self._made.append(gs.Node(op, f"{self._name}.simulated.{part}", attrs or {}, inputs, [output]))
+        self._made.append(Node(op, f"{self._name}.simulated.{part}", attrs or {}, inputs, [output]))
         return output

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from amct_onnx.graph.model import Model, Node, Tensor
-from amct_onnx.graph.op_table import Kernel, data_inputs, resolve_constant, spec_of
+from amct_onnx.graph.model import Model
+from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, resolve_constant, spec_of
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.locate import Layer
 
 NEEDS_OUTPUT_PAIR = frozenset({"Conv", "AveragePool"})
@@ -74,10 +74,18 @@ def output_bounds(tensor: Tensor) -> tuple[float, float]:
     return -math.inf, math.inf
 
 
+def is_product(node: Node) -> bool:
+    """Whether the node multiplies two computed float matrices."""
+    if node.op != "MatMul" or spec_of(node).kernel is not Kernel.COMPUTE:
+        return False
+    return all(resolve_constant(tensor) is None for tensor in node.inputs) and _are_float(node.inputs)
+
+
 class _Sweep:
     def __init__(self, model: Model, layers: Sequence[Layer], *, products: bool) -> None:
         self._products = products
         self._outputs = model.output_ids()
+        self._elsewhere = model.body_node_ids()
         self._nodes = list(model.graph.nodes)
         self._layers = {id(layer.node): layer for layer in layers}
         self._bias_adds = {id(layer.bias_add) for layer in layers if layer.bias_add is not None}
@@ -86,7 +94,7 @@ class _Sweep:
         self._carried: set[int] = set(self._inputs)
         self._wanted: set[int] = set(self._inputs)
         self._paired: dict[int, Tensor] = {}
-        self._constants: dict[int, gs.Constant] = {}
+        self._constants: dict[int, Constant] = {}
 
     def placement(self) -> Placement:
         for node in self._nodes:
@@ -161,11 +169,7 @@ class _Sweep:
         return any(spec_of(node).kernel is Kernel.ELEMENTWISE for node in producers)
 
     def _is_product(self, node: Node) -> bool:
-        """Whether the node multiplies two computed float matrices."""
-        if not self._products or id(node) in self._layers or spec_of(node).kernel is not Kernel.COMPUTE:
-            return False
-        is_computed = all(resolve_constant(tensor) is None for tensor in node.inputs)
-        return node.op == "MatMul" and is_computed and _are_float(node.inputs)
+        return self._products and is_product(node)
 
     def _result(self, node: Node) -> Tensor:
         is_kernel = spec_of(node).kernel in (Kernel.ELEMENTWISE, Kernel.COMPUTE)
@@ -176,7 +180,7 @@ class _Sweep:
         if id(tensor) in self._outputs or len(tensor.outputs) != 1:
             return tensor
         reader = tensor.outputs[0]
-        return reader.outputs[0] if spec_of(reader).kernel is Kernel.CLAMP else tensor
+        return reader.outputs[0] if is_clamp(reader) and id(reader) not in self._elsewhere else tensor
 
 
 def _are_float(tensors: Iterable[Tensor]) -> bool:

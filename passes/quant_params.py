@@ -11,6 +11,8 @@ from amct_onnx.errors import RecordError
 from amct_onnx.graph.weights import Array
 
 INT32_MAX = 2**31 - 1
+_BLOCK = 1 << 20
+"""Weights quantized at a time; their floats are all the memory that quantizing takes besides its result."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,16 @@ def quantize_weight(weight: Array, scale: NDArray[np.float32], axis: int, bits: 
     shape = [1] * weight.ndim
     if scale.size > 1:
         shape[axis] = scale.size
-    integers = np.rint(weight / scale.reshape(shape))
+    divisor = np.broadcast_to(scale.reshape(shape), [weight.shape[0], *shape[1:]])
     limit = 2 ** (bits - 1)
-    return np.clip(integers, -limit, limit - 1).astype(np.int8)
+    integers = np.empty(weight.shape, np.int8)
+    rows = max(1, _BLOCK * weight.shape[0] // max(1, weight.size))
+    for start in range(0, weight.shape[0], rows):
+        block = slice(start, start + rows)
+        quotient = weight[block] / divisor[block]
+        np.rint(quotient, out=quotient)
+        integers[block] = np.clip(quotient, -limit, limit - 1, out=quotient)
+    return integers
 
 
 def quantize_bias(layer: str, bias: Array, accumulator_scale: NDArray[np.float32]) -> NDArray[np.int32]:
@@ -97,8 +106,9 @@ def quantize_bias(layer: str, bias: Array, accumulator_scale: NDArray[np.float32
         RecordError: a value does not fit int32.
     """
     integers = np.rint(bias.astype(np.float64) / accumulator_scale.astype(np.float64))
-    if np.any(np.abs(integers) > INT32_MAX):
-        channel = int(np.argmax(np.max(np.abs(integers).reshape(-1, integers.shape[-1]), axis=0)))
+    fits = np.abs(integers) <= INT32_MAX
+    if not np.all(fits):
+        channel = int(np.argmin(fits.reshape(-1, fits.shape[-1]).all(axis=0)))
         scale = float(accumulator_scale.reshape(-1)[channel if accumulator_scale.size > 1 else 0])
         raise RecordError(
             f"layer '{layer}': the bias of output channel {channel} does not fit int32 with scale_w * scale_d = "

@@ -1,21 +1,23 @@
 """From a model under surgery back to a ModelProto.
 
 What no pass touched comes from the source proto: nodes with only their name, inputs and outputs written anew, graph
-inputs, outputs, value infos, functions, metadata and doc strings as they were. New nodes go through
-onnx-graphsurgeon's exporter.
+inputs, outputs, value infos, functions, metadata and doc strings as they were.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 
-import onnx_graphsurgeon as gs
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
-from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from amct_onnx.errors import ModelError
-from amct_onnx.graph.model import Graph, Model, Node
-from amct_onnx.graph.weights import StoredValues
+from amct_onnx.graph.model import Graph, Model
+from amct_onnx.graph.parts import Constant, Node, collection_paused
+from amct_onnx.graph.protos import copy_fields, nested_tensors
+from amct_onnx.graph.weights import StoredValues, Values, stored_bytes
 
 PROTOBUF_LIMIT = 2_000_000_000
 
@@ -25,31 +27,44 @@ class BuiltModel:
     """A finished model whose weights are still references.
 
     Attributes:
-        skeleton: the whole ModelProto, initializers without their bytes.
+        skeleton: the whole ModelProto, initializers of the main graph without their bytes.
         values: initializer name -> where its values come from.
+        source: the model it was made from.
+        base_dir: folder of the source's external weights.
     """
 
     skeleton: ModelProto
-    values: dict[str, gs.Constant] = field(repr=False)
+    values: dict[str, Constant] = field(repr=False)
+    source: ModelProto = field(repr=False)
+    base_dir: Path | None
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        """Bytes of all initializers together."""
-        return sum(int(constant._values.nbytes) for constant in self.values.values())
+        """Bytes of the complete model, but for a few per initializer."""
+        return int(self.skeleton.ByteSize()) + sum(int(constant._values.nbytes) for constant in self.values.values())
 
     @property
     def has_external_source(self) -> bool:
-        """Whether any weight came from an external file."""
-        return any(
-            isinstance(constant._values, StoredValues) and constant._values.is_external
-            for constant in self.values.values()
-        )
+        """Whether any weight still comes from an external file."""
+        stored = (constant._values for constant in self.values.values())
+        is_external = any(isinstance(values, StoredValues) and values.is_external for values in stored)
+        return is_external or any(True for _ in self.external_nested(self.skeleton))
+
+    def external_nested(self, proto: ModelProto) -> Iterator[tuple[TensorProto, StoredValues]]:
+        """Tensors of `proto` (a copy of the skeleton) in bodies and attributes that lie in files of the source."""
+        if self.base_dir is None:
+            return
+        for tensor in nested_tensors(proto):
+            if tensor.data_location == TensorProto.EXTERNAL:
+                origin = TensorProto()
+                origin.CopyFrom(tensor)
+                yield tensor, StoredValues(origin, self.base_dir)
 
     def to_proto(self) -> ModelProto:
         """The complete model in memory.
 
         Raises:
-            ModelError: the weights exceed the 2 GB that one protobuf message can hold; save to a file instead.
+            ModelError: the weights exceed the 2 GB that one protobuf message can hold, or cannot be read.
         """
         if self.nbytes > PROTOBUF_LIMIT:
             raise ModelError(
@@ -58,56 +73,54 @@ class BuiltModel:
         proto = ModelProto()
         proto.CopyFrom(self.skeleton)
         for initializer in proto.graph.initializer:
-            fill(initializer, self.values[initializer.name])
+            _fill(initializer, self.values[initializer.name]._values)
+        for tensor, values in self.external_nested(proto):
+            make_inline(tensor, values)
         return proto
 
 
-def fill(initializer: TensorProto, constant: gs.Constant) -> None:
-    """Put the values of `constant` into `initializer` as raw bytes (untouched tensors byte for byte)."""
-    values = constant._values
+def make_inline(tensor: TensorProto, values: Values) -> None:
+    """Put the bytes of `values` into `tensor`."""
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = stored_bytes(values).tobytes()
+
+
+def _fill(initializer: TensorProto, values: Values) -> None:
+    """Complete `initializer`; untouched tensors of the model file byte for byte."""
     if isinstance(values, StoredValues) and not values.is_external:
         name = initializer.name
         initializer.CopyFrom(values.tensor)
         initializer.name = name
-        return
-    array = values.load() if isinstance(values, gs.ir.tensor.LazyValues) else values
-    initializer.raw_data = array.tobytes()
+    else:
+        make_inline(initializer, values)
 
 
 def build(model: Model) -> BuiltModel:
     """Write `model` as a skeleton plus references to its weights."""
     proto = ModelProto()
-    source = model.proto
-    for name in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
-        if source.HasField(name):
-            setattr(proto, name, getattr(source, name))
-    proto.opset_import.MergeFrom(source.opset_import)
-    proto.metadata_props.MergeFrom(source.metadata_props)
-    proto.training_info.MergeFrom(source.training_info)
-    proto.functions.MergeFrom(source.functions)
-    values: dict[str, gs.Constant] = {}
-    _write_graph(model.graph, proto.graph, values)
-    return BuiltModel(skeleton=proto, values=values)
+    copy_fields(model.proto, proto, leave=("graph",))
+    values: dict[str, Constant] = {}
+    with collection_paused():
+        _write_graph(model.graph, proto.graph, model.output_ids(), values)
+    return BuiltModel(skeleton=proto, values=values, source=model.proto, base_dir=model.base_dir)
 
 
-def _write_graph(graph: Graph, proto: GraphProto, values: dict[str, gs.Constant] | None) -> None:
+def _write_graph(graph: Graph, proto: GraphProto, outputs: set[int], values: dict[str, Constant] | None = None) -> None:
     """Write `graph`; initializers of the main graph go to `values`, those of bodies are written in full."""
     source = graph.origin
-    proto.name = source.name
-    if source.HasField("doc_string"):
-        proto.doc_string = source.doc_string
-    proto.quantization_annotation.MergeFrom(source.quantization_annotation)
-    proto.sparse_initializer.MergeFrom(source.sparse_initializer)
-    if "metadata_props" in GraphProto.DESCRIPTOR.fields_by_name:
-        proto.metadata_props.MergeFrom(source.metadata_props)
+    copy_fields(source, proto, leave=("node", "initializer", "input", "output", "value_info"))
     for node in graph.nodes:
-        _write_node(node, proto.node.add())
-    outputs = {id(tensor) for tensor in graph.outputs}
-    for name, constant in graph.initializers.items():
-        if constant.outputs or id(constant) in outputs or name in graph.unread:
-            _write_initializer(constant, proto.initializer.add(), values)
+        _write_node(node, proto.node.add(), outputs)
+    written = {
+        name: constant
+        for name, constant in graph.initializers.items()
+        if constant.outputs or id(constant) in outputs or name in graph.unread
+    }
+    for constant in written.values():
+        _write_initializer(constant, proto.initializer.add(), values)
     # An initializer that is also an input could be overridden by a caller; a rewritten one has another type or meaning.
-    rewritten = {init.name for init in source.initializer if not _is_untouched(graph, init)}
+    rewritten = {init.name for init in source.initializer if not _is_untouched(written, init)}
     proto.input.extend(info for info in source.input if info.name not in rewritten)
     proto.output.MergeFrom(source.output)
     for info, tensor in zip(proto.output, graph.outputs, strict=True):
@@ -116,35 +129,36 @@ def _write_graph(graph: Graph, proto: GraphProto, values: dict[str, gs.Constant]
     proto.value_info.extend(info for info in source.value_info if info.name not in stale)
 
 
-def _is_untouched(graph: Graph, initializer: TensorProto) -> bool:
-    constant = graph.initializers.get(initializer.name)
-    if constant is None or not (constant.outputs or initializer.name in graph.unread):
-        return False
-    values = constant._values
+def _is_untouched(written: dict[str, Constant], initializer: TensorProto) -> bool:
+    values = written[initializer.name]._values if initializer.name in written else None
     return isinstance(values, StoredValues) and values.tensor is initializer
 
 
-def _write_initializer(constant: gs.Constant, proto: TensorProto, values: dict[str, gs.Constant] | None) -> None:
-    proto.name = constant.name
+def _write_initializer(constant: Constant, proto: TensorProto, values: dict[str, Constant] | None) -> None:
+    stored = constant._values
     if values is None:
         proto.data_type = helper.np_dtype_to_tensor_dtype(constant.dtype)
         proto.dims.extend(constant.shape)
-        fill(proto, constant)
+        if isinstance(stored, StoredValues):
+            proto.CopyFrom(stored.tensor)
+        else:
+            make_inline(proto, stored)
+        proto.name = constant.name
         return
-    stored = constant._values
     is_stored = isinstance(stored, StoredValues)
     proto.data_type = stored.tensor.data_type if is_stored else helper.np_dtype_to_tensor_dtype(constant.dtype)
     proto.dims.extend(int(dim) for dim in constant.shape)
+    proto.name = constant.name
     values[constant.name] = constant
 
 
-def _write_node(node: Node, proto: NodeProto) -> None:
-    origin: NodeProto | None = getattr(node, "origin", None)
+def _write_node(node: Node, proto: NodeProto, outputs: set[int]) -> None:
+    origin = node.origin
     if origin is None:
-        proto.CopyFrom(OnnxExporter.export_node(node))
+        _write_new_node(node, proto)
         return
     if any(isinstance(value, Graph) for value in node.attrs.values()):
-        _copy_with_bodies(node, origin, proto)
+        _copy_with_bodies(node, origin, proto, outputs)
     else:
         proto.CopyFrom(origin)
     if node.name:
@@ -155,21 +169,26 @@ def _write_node(node: Node, proto: NodeProto) -> None:
     proto.output.extend(tensor.name for tensor in node.outputs)
 
 
-def _copy_with_bodies(node: Node, origin: NodeProto, proto: NodeProto) -> None:
-    proto.op_type = origin.op_type
-    for name in ("domain", "doc_string", "overload"):
-        if name in NodeProto.DESCRIPTOR.fields_by_name and origin.HasField(name):
-            setattr(proto, name, getattr(origin, name))
-    if "metadata_props" in NodeProto.DESCRIPTOR.fields_by_name:
-        proto.metadata_props.MergeFrom(origin.metadata_props)
+def _write_new_node(node: Node, proto: NodeProto) -> None:
+    proto.op_type, proto.name = node.op, node.name
+    if node.domain:
+        proto.domain = node.domain
+    proto.input.extend(tensor.name for tensor in node.inputs)
+    proto.output.extend(tensor.name for tensor in node.outputs)
+    for name, value in node.attrs.items():
+        if isinstance(value, AttributeProto):
+            proto.attribute.add().CopyFrom(value)
+        else:
+            proto.attribute.append(helper.make_attribute(name, value))
+
+
+def _copy_with_bodies(node: Node, origin: NodeProto, proto: NodeProto, outputs: set[int]) -> None:
+    copy_fields(origin, proto, leave=("attribute",))
     for attribute in origin.attribute:
         written: AttributeProto = proto.attribute.add()
         body = node.attrs[attribute.name]
-        if not isinstance(body, Graph):
+        if isinstance(body, Graph):
+            copy_fields(attribute, written, leave=("g",))
+            _write_graph(body, written.g, outputs)
+        else:
             written.CopyFrom(attribute)
-            continue
-        written.name = attribute.name
-        written.type = AttributeProto.GRAPH
-        if attribute.HasField("doc_string"):
-            written.doc_string = attribute.doc_string
-        _write_graph(body, written.g, None)

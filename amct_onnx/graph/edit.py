@@ -6,9 +6,13 @@ may hit an equal neighbour. Everything here goes by identity, and the node list 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from amct_onnx.graph.model import Graph, Model, Node, Tensor
+from onnx import NodeProto
+
+from amct_onnx.graph.model import Graph, Model
+from amct_onnx.graph.parts import Node, Tensor
+from amct_onnx.graph.protos import copy_fields
 
 
 class Editor:
@@ -66,18 +70,24 @@ class Editor:
         return id(tensor) in self._body_outputs
 
     def commit(self) -> None:
-        """Rebuild the node lists that changed."""
+        """Rebuild the node lists that changed.
+
+        Raises:
+            LookupError: a node was to be placed beside one that is not in the model.
+        """
         if self._before or self._after or self._removed:
             for graph in self._model.graphs():
                 graph.nodes = list(self._merged(graph))
-        self._before, self._after, self._removed = {}, {}, {}
+        if self._before or self._after:
+            raise LookupError("a node was to be placed beside one that is not in the model")
+        self._removed = {}
 
-    def _merged(self, graph: Graph) -> Iterable[Node]:
+    def _merged(self, graph: Graph) -> Iterator[Node]:
         for node in graph.nodes:
-            yield from self._before.get(id(node), ())
+            yield from self._before.pop(id(node), ())
             if id(node) not in self._removed:
                 yield node
-            yield from self._after.get(id(node), ())
+            yield from self._after.pop(id(node), ())
 
 
 def replace_input(node: Node, index: int, tensor: Tensor) -> None:
@@ -104,6 +114,16 @@ def replace_output(node: Node, index: int, tensor: Tensor) -> None:
     list.__setitem__(node.outputs, index, tensor)
     _discard(old.inputs, node)
     list.append(tensor.inputs, node)
+
+
+def drop_attributes(node: Node, names: Collection[str]) -> None:
+    """Take attributes from `node`, in its source proto as well, so that all else about it is written unchanged."""
+    node.attrs = {name: value for name, value in node.attrs.items() if name not in names}
+    origin = node.origin
+    if origin is not None:
+        node.origin = NodeProto()
+        copy_fields(origin, node.origin, leave=("attribute",))
+        node.origin.attribute.extend(attribute for attribute in origin.attribute if attribute.name not in names)
 
 
 def _discard(items: list[Node], node: Node) -> None:

@@ -18,10 +18,10 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from amct_onnx.graph.weights import Array, StoredValues
+from amct_onnx.graph.free_names import FreeNames
+from amct_onnx.graph.parts import Constant, Node, Tensor, Variable, collection_paused
+from amct_onnx.graph.weights import Array, StoredValues, Values, load_values
 
-Node: TypeAlias = gs.Node
-Tensor: TypeAlias = gs.Tensor
 TensorMap: TypeAlias = MutableMapping[str, Any]
 
 
@@ -39,7 +39,7 @@ class Graph(gs.Graph):  # type: ignore[misc]
     def __init__(self, name: str, opset: int, origin: GraphProto) -> None:
         super().__init__(name=name, opset=opset)
         self.origin = origin
-        self.initializers: dict[str, gs.Constant] = {}
+        self.initializers: dict[str, Constant] = {}
         self.unread: set[str] = set()
         self.unread_outputs: set[str] = set()
         self.retyped: set[str] = set()
@@ -62,77 +62,80 @@ class Model:
     opset: int
 
     def graphs(self) -> Iterator[Graph]:
-        """The main graph and every body of a control-flow node, outer before inner."""
-        pending = [self.graph]
-        while pending:
-            graph = pending.pop()
-            yield graph
-            for node in graph.nodes:
-                pending.extend(value for value in node.attrs.values() if isinstance(value, Graph))
+        """The main graph and every body of a control-flow node, outer before inner, in the order of the source."""
+        return _with_bodies(self.graph)
 
     def copy(self) -> Model:
         """An independent structure over the same weights; linear."""
-        return Model(_copy_graph(self.graph, {}), self.proto, self.base_dir, self.opset)
+        with collection_paused():
+            return Model(_copy_graph(self.graph, {}), self.proto, self.base_dir, self.opset)
 
     def output_ids(self) -> set[int]:
         """``id`` of every tensor that leaves the main graph or a body."""
         return {id(tensor) for graph in self.graphs() for tensor in graph.outputs}
 
-    def add_constant(self, name: str, values: Array | gs.ir.tensor.LazyValues) -> gs.Constant:
+    def body_node_ids(self) -> set[int]:
+        """``id`` of every node inside a body: such a node may read a tensor of the main graph, yet runs elsewhere."""
+        return {id(node) for graph in self.graphs() if graph is not self.graph for node in graph.nodes}
+
+    def add_constant(self, name: str, values: Values) -> Constant:
         """A new initializer of the main graph, visible in every body; the name gets a suffix when it is taken."""
-        constant = gs.Constant(self._free_name(name), values)
+        constant = Constant(self._names.like(name), values)
         self.graph.initializers[constant.name] = constant
         return constant
 
-    def rewrite_constant(self, old: Tensor, values: Array | gs.ir.tensor.LazyValues) -> gs.Constant:
-        """A constant with new values that takes over the name of `old` once nothing else needs it."""
+    def rewrite_constant(self, old: Tensor, values: Values, readers: int = 1) -> Constant:
+        """A constant with new values, which takes over the name of `old` where nothing else needs it.
+
+        Args:
+            old: the constant that readers have now.
+            values: the new values.
+            readers: how many inputs are about to change from `old` to the result.
+        """
         owner = self.graph.initializers
-        is_owned = id(owner.get(old.name)) == id(old)
-        if is_owned and len(old.outputs) <= 1:
-            owner[old.name] = gs.Constant(old.name, values)
+        is_owned = owner.get(old.name) is old
+        if is_owned and len(old.outputs) <= readers and id(old) not in self._constant_outputs:
+            owner[old.name] = Constant(old.name, values)
             return owner[old.name]
         return self.add_constant(old.name, values)
 
     def new_tensor(self, name: str, dtype: np.dtype[Any] | None = None) -> Tensor:
         """A new tensor; the name gets a suffix when it is taken."""
-        return gs.Variable(self._free_name(name), dtype=dtype)
-
-    def _free_name(self, name: str) -> str:
-        unique = name
-        suffix = 0
-        while unique in self._tensor_names:
-            suffix += 1
-            unique = f"{name}_{suffix}"
-        self._tensor_names.add(unique)
-        return unique
+        return Variable(self._names.like(name), dtype=dtype)
 
     @cached_property
-    def _tensor_names(self) -> set[str]:
+    def _constant_outputs(self) -> set[int]:
+        """``id`` of every constant that leaves a graph as it is."""
+        outputs = (tensor for graph in self.graphs() for tensor in graph.outputs)
+        return {id(tensor) for tensor in outputs if isinstance(tensor, Constant)}
+
+    @cached_property
+    def _names(self) -> FreeNames:
         names: set[str] = set()
         for graph in self.graphs():
             names.update(graph.initializers)
+            names.update(sparse.values.name for sparse in graph.origin.sparse_initializer)
             names.update(tensor.name for tensor in (*graph.inputs, *graph.outputs))
             for node in graph.nodes:
                 names.update(tensor.name for tensor in node.outputs)
-        return names
+        return FreeNames(names)
 
 
 def import_model(proto: ModelProto, base_dir: Path | None = None) -> Model:
     """Import the structure of `proto`; linear in its size, weights are not read."""
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    graph = _import_graph(proto.graph, {}, opset, base_dir)
+    with collection_paused():
+        graph = _import_graph(proto.graph, {}, opset, base_dir)
     return Model(graph=graph, proto=proto, base_dir=base_dir, opset=int(opset))
 
 
 def constant_array(tensor: Tensor) -> Array:
     """Values of a Constant, read afresh and not kept."""
-    values = tensor._values
-    return np.asarray(values.load() if isinstance(values, gs.ir.tensor.LazyValues) else values)
+    return load_values(tensor._values)
 
 
 def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Path | None) -> Graph:
     local: TensorMap = {}
-    tensors: TensorMap = ChainMap(local, outer)
     graph = Graph(name=proto.name, opset=opset, origin=proto)
     produced = {name for node in proto.node for name in node.output}
     declared = produced | {info.name for info in proto.input} | {init.name for init in proto.initializer}
@@ -141,11 +144,12 @@ def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Pat
         if info.name in declared or info.name not in outer:
             local[info.name] = _import_variable(info)
     for initializer in proto.initializer:
-        constant = gs.Constant(initializer.name, StoredValues(initializer, base_dir))
+        constant = Constant(initializer.name, StoredValues(initializer, base_dir))
         local[initializer.name] = graph.initializers[initializer.name] = constant
     for sparse in proto.sparse_initializer:
-        local[sparse.values.name] = gs.Variable(sparse.values.name)
-    graph.nodes = [_import_node(node, tensors, local, opset, base_dir) for node in proto.node]
+        local[sparse.values.name] = Variable(sparse.values.name)
+    graph.nodes = [_import_node(node, local, outer, opset, base_dir) for node in proto.node]
+    tensors: TensorMap = ChainMap(local, outer)
     graph.inputs = [tensors[info.name] for info in proto.input]
     graph.outputs = [tensors[info.name] for info in proto.output]
     graph.unread_outputs = {tensor.name for node in graph.nodes for tensor in node.outputs if not tensor.outputs}
@@ -153,42 +157,51 @@ def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Pat
     return graph
 
 
-def _import_node(proto: NodeProto, tensors: TensorMap, local: TensorMap, opset: int, base_dir: Path | None) -> Node:
-    def tensor(name: str, scope: TensorMap) -> Tensor:
+def _import_node(proto: NodeProto, local: TensorMap, outer: TensorMap, opset: int, base_dir: Path | None) -> Node:
+    def read(name: str) -> Tensor:
+        if name in local or name not in outer:
+            return written(name)
+        return outer[name]
+
+    def written(name: str) -> Tensor:
         if not name:
-            return gs.Variable.empty()
-        if name not in scope:
-            local[name] = gs.Variable(name)
-        return scope[name]
+            return Variable.empty()
+        if name not in local:
+            local[name] = Variable(name)
+        return local[name]
 
-    attrs = {attribute.name: _import_attribute(attribute, tensors, opset, base_dir) for attribute in proto.attribute}
-    node = gs.Node(
-        op=proto.op_type,
-        name=proto.name,
-        attrs=attrs,
-        inputs=[tensor(name, tensors) for name in proto.input],
-        outputs=[tensor(name, local) for name in proto.output],
-        domain=proto.domain or None,
-    )
-    node.origin = proto
-    return node
+    attrs = {
+        attribute.name: _import_attribute(attribute, local, outer, opset, base_dir) for attribute in proto.attribute
+    }
+    inputs, outputs = [read(name) for name in proto.input], [written(name) for name in proto.output]
+    return Node(proto.op_type, proto.name, attrs, inputs, outputs, proto.domain or None, proto)
 
 
-def _import_attribute(proto: AttributeProto, tensors: TensorMap, opset: int, base_dir: Path | None) -> Any:
+def _import_attribute(
+    proto: AttributeProto, local: TensorMap, outer: TensorMap, opset: int, base_dir: Path | None
+) -> Any:
     """Value of an attribute, or the proto itself for kinds that no pass reads."""
     if proto.ref_attr_name:
         return proto
     if proto.type == AttributeProto.GRAPH:
-        return _import_graph(proto.g, tensors, opset, base_dir)
+        return _import_graph(proto.g, ChainMap(local, outer), opset, base_dir)
     if proto.type == AttributeProto.TENSOR:
-        return gs.Constant(proto.t.name, StoredValues(proto.t, base_dir))
+        return Constant(proto.t.name, StoredValues(proto.t, base_dir))
     if proto.type == AttributeProto.STRING:
         return proto.s.decode("utf-8", "surrogateescape")
     if proto.type in (AttributeProto.FLOAT, AttributeProto.INT):
-        return onnx.helper.get_attribute_value(proto)
+        return proto.i if proto.type == AttributeProto.INT else proto.f
     if proto.type in (AttributeProto.FLOATS, AttributeProto.INTS):
-        return list(onnx.helper.get_attribute_value(proto))
+        return list(proto.ints if proto.type == AttributeProto.INTS else proto.floats)
     return proto
+
+
+def _with_bodies(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.nodes:
+        for value in node.attrs.values():
+            if isinstance(value, Graph):
+                yield from _with_bodies(value)
 
 
 def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
@@ -196,13 +209,13 @@ def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
 
     def copied(tensor: Tensor) -> Tensor:
         if tensor.is_empty():
-            return gs.Variable.empty()
+            return Variable.empty()
         if id(tensor) not in copies:
-            is_constant = isinstance(tensor, gs.Constant)
+            is_constant = isinstance(tensor, Constant)
             copies[id(tensor)] = (
-                gs.Constant(tensor.name, tensor._values)
+                Constant(tensor.name, tensor._values)
                 if is_constant
-                else gs.Variable(tensor.name, tensor.dtype, tensor.shape)
+                else Variable(tensor.name, tensor.dtype, tensor.shape)
             )
         return copies[id(tensor)]
 
@@ -213,18 +226,20 @@ def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
     result.inputs = [copied(tensor) for tensor in graph.inputs]
     for node in graph.nodes:
         inputs, outputs = [copied(t) for t in node.inputs], [copied(t) for t in node.outputs]
-        attrs = {
-            key: _copy_graph(value, copies) if isinstance(value, Graph) else value for key, value in node.attrs.items()
-        }
-        twin = gs.Node(node.op, node.name, attrs, inputs, outputs, node.domain)
-        twin.origin = getattr(node, "origin", None)
-        result.nodes.append(twin)
+        attrs = {key: _copy_attribute(value, copies) for key, value in node.attrs.items()}
+        result.nodes.append(Node(node.op, node.name, attrs, inputs, outputs, node.domain, node.origin))
     result.outputs = [copied(tensor) for tensor in graph.outputs]
     return result
 
 
+def _copy_attribute(value: Any, copies: dict[int, Tensor]) -> Any:
+    if isinstance(value, Graph):
+        return _copy_graph(value, copies)
+    return list(value) if isinstance(value, list) else value
+
+
 def _import_variable(info: ValueInfoProto) -> Tensor:
-    tensor = gs.Variable(info.name)
+    tensor = Variable(info.name)
     kind = info.type
     if kind.HasField("tensor_type"):
         elem_type = kind.tensor_type.elem_type

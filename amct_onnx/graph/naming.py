@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amct_onnx.graph.free_names import FreeNames
 from amct_onnx.graph.model import Model
 
 
@@ -15,24 +16,12 @@ def name_nodes(model: Model) -> int:
         The number of nodes renamed.
     """
     nodes = [(index, node) for graph in model.graphs() for index, node in enumerate(graph.nodes)]
-    taken = {node.name for _, node in nodes if node.name}
+    free = FreeNames(node.name for _, node in nodes if node.name)
     seen: set[str] = set()
     renamed = 0
     for index, node in nodes:
-        if node.name and node.name not in seen:
-            seen.add(node.name)
-            continue
-        node.name = _free_name(node.name or f"{node.op}_{index}", taken)
-        taken.add(node.name)
+        if not node.name or node.name in seen:
+            node.name = free.like(node.name or f"{node.op}_{index}")
+            renamed += 1
         seen.add(node.name)
-        renamed += 1
     return renamed
-
-
-def _free_name(wanted: str, taken: set[str]) -> str:
-    if wanted not in taken:
-        return wanted
-    suffix = 1
-    while f"{wanted}_{suffix}" in taken:
-        suffix += 1
-    return f"{wanted}_{suffix}"

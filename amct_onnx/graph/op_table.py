@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from amct_onnx.graph.model import Node, Tensor, constant_array
+from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.parts import Constant, Node, Tensor
 
 
 class Kernel(enum.Enum):
@@ -93,22 +93,22 @@ def data_inputs(node: Node) -> list[Tensor]:
     return [node.inputs[index] for index in indexes if index < len(node.inputs) and not node.inputs[index].is_empty()]
 
 
-def resolve_constant(tensor: Tensor) -> gs.Constant | None:
+def resolve_constant(tensor: Tensor) -> Constant | None:
     """The constant behind a tensor, through Constant and Identity nodes; None when it is computed."""
-    while not isinstance(tensor, gs.Constant):
+    while not isinstance(tensor, Constant):
         producer = tensor.inputs[0] if tensor.inputs else None
         if producer is None or producer.domain not in (None, "", "ai.onnx"):
             return None
         if producer.op == "Constant":
             value = producer.attrs.get("value")
-            return value if isinstance(value, gs.Constant) else None
+            return value if isinstance(value, Constant) else None
         if producer.op != "Identity":
             return None
         tensor = producer.inputs[0]
     return tensor
 
 
-def known_constant(tensor: Tensor) -> gs.Constant:
+def known_constant(tensor: Tensor) -> Constant:
     """The constant behind a tensor that an earlier check has found to be constant."""
     constant = resolve_constant(tensor)
     if constant is None:
@@ -122,6 +122,26 @@ def scalar_constant(tensor: Tensor) -> float | None:
     if constant is None or math.prod(constant.shape) != 1:
         return None
     return float(np.asarray(constant_array(constant), dtype=np.float64).reshape(()))
+
+
+def is_clamp(node: Node) -> bool:
+    """Whether the node cuts values off at bounds that are known: a Relu, or a Clip whose bounds are constant."""
+    if spec_of(node).kernel is not Kernel.CLAMP:
+        return False
+    return all(resolve_constant(tensor) is not None for tensor in node.inputs[1:] if not tensor.is_empty())
+
+
+def spread_types(model: Model) -> None:
+    """Tell every tensor that does not know it its element type, through operators that keep the type; one walk."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            spec = spec_of(node)
+            if spec is _FLOAT or not node.outputs or node.outputs[0].dtype is not None:
+                continue
+            weight = node.inputs[spec.weight : spec.weight + 1] if spec.weight is not None else []
+            tensors = [*map(resolve_constant, weight), *data_inputs(node)]
+            known = (tensor.dtype for tensor in tensors if tensor is not None)
+            node.outputs[0].dtype = next((dtype for dtype in known if dtype is not None), None)
 
 
 def rank_of(tensor: Tensor) -> int | None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, version_converter
+from pathlib import Path
+from typing import Any
+
+from onnx import GraphProto, ModelProto, NodeProto, inliner, version_converter
 
 from amct_onnx.errors import ModelError
-from amct_onnx.graph.model import import_model
+from amct_onnx.graph.free_names import FreeNames
+from amct_onnx.graph.light import lighten, restore
+from amct_onnx.graph.model import Model, import_model
 from amct_onnx.graph.naming import name_nodes
-from amct_onnx.graph.shapes import without_large_weights
+from amct_onnx.graph.protos import copy_fields
 
 
-def raise_opset(proto: ModelProto, minimum: int) -> ModelProto:
+def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -> ModelProto:
     """`proto` itself when its default operator set is recent enough, else a converted copy.
 
     Operators that changed meaning on the way (Softmax, Squeeze, ReduceSum, ...) are really rewritten, by onnx's own
-    converter; large weights do not pass through it. Nodes are named first, so that the converter's own new nodes
-    shift no name.
+    converter; large weights do not pass through it, and what it would lose comes back from the source. Nodes are named
+    first, so that the converter's own new nodes shift no name. Functions of the model are inlined.
+
+    Args:
+        proto: the model, never changed.
+        minimum: version of the default operator set that is needed.
+        base_dir: folder of external weights.
 
     Raises:
         ModelError: the converter cannot bring the model there.
@@ -23,8 +33,13 @@ def raise_opset(proto: ModelProto, minimum: int) -> ModelProto:
     current = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if current == 0 or current >= minimum:
         return proto
-    light = _named(without_large_weights(proto))
+    light, weights = lighten(proto, base_dir)
+    source = _named(light)
     try:
+        if light.functions:
+            # Runtimes read a function's body by the operator set of the model, so it has to be converted as well.
+            light = inliner.inline_local_functions(light, convert_version=True)
+            source = _named(light)
         converted = version_converter.convert_version(light, minimum)
     except Exception as error:
         # The converter's C++ exceptions reach Python as bare RuntimeError and kin.
@@ -33,21 +48,68 @@ def raise_opset(proto: ModelProto, minimum: int) -> ModelProto:
             f"the model uses operator set {current}, this output form needs {minimum}, and converting fails: {reason}; "
             f"export the model again with opset {minimum} or later"
         ) from error
-    originals = {initializer.name: initializer for initializer in proto.graph.initializer}
-    for initializer in converted.graph.initializer:
-        if initializer.name in originals:
-            initializer.CopyFrom(originals[initializer.name])
-    if not converted.metadata_props:
-        converted.metadata_props.MergeFrom(proto.metadata_props)
-    converted.ir_version = max(converted.ir_version, proto.ir_version)
+    restore(converted, weights)
+    _add_missing(light, converted)
+    _restore_graph(converted.graph, light.graph)
+    _rename_new_tensors(converted, source)
     return converted
 
 
-def _named(light: ModelProto) -> ModelProto:
-    """`light` itself with every node named as :func:`name_nodes` would."""
-    model = import_model(light)
+def _named(proto: ModelProto) -> Model:
+    """Name every node of `proto` as :func:`name_nodes` would; its graph."""
+    model = import_model(proto)
     name_nodes(model)
+    _write_names(model)
+    return model
+
+
+def _restore_graph(converted: GraphProto, source: GraphProto) -> None:
+    _add_missing(source, converted)
+    # The converter adds types of its own new tensors, some of them wrong.
+    del converted.value_info[:]
+    converted.value_info.extend(source.value_info)
+    nodes = {node.name: node for node in source.node}
+    for node in converted.node:
+        if node.name in nodes:
+            _restore_node(node, nodes[node.name])
+
+
+def _restore_node(converted: NodeProto, source: NodeProto) -> None:
+    copy_fields(source, converted, leave=[*_fields(converted), "input", "output", "attribute"])
+    attributes = {attribute.name: attribute for attribute in source.attribute}
+    for attribute in converted.attribute:
+        if attribute.HasField("g") and attribute.name in attributes:
+            _restore_graph(attribute.g, attributes[attribute.name].g)
+
+
+def _add_missing(source: Any, target: Any) -> None:
+    copy_fields(source, target, leave=_fields(target))
+
+
+def _fields(message: Any) -> list[str]:
+    return [descriptor.name for descriptor, _ in message.ListFields()]
+
+
+def _rename_new_tensors(converted: ModelProto, source: Model) -> None:
+    """Give the converter's own tensors names of their own: it numbers them afresh in every body."""
+    known = {
+        tensor.name for graph in source.graphs() for node in graph.nodes for tensor in (*node.inputs, *node.outputs)
+    }
+    names = FreeNames(known)
+    model = import_model(converted)
     for graph in model.graphs():
         for node in graph.nodes:
-            node.origin.name = node.name
-    return light
+            for tensor in node.outputs:
+                if tensor.name not in known:
+                    tensor.name = names.like(tensor.name)
+    _write_names(model)
+
+
+def _write_names(model: Model) -> None:
+    """Write names of nodes and tensors into the very ModelProto that `model` was imported from."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            if node.name:
+                node.origin.name = node.name
+            node.origin.input[:] = [tensor.name for tensor in node.inputs]
+            node.origin.output[:] = [tensor.name for tensor in node.outputs]

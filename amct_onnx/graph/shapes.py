@@ -1,23 +1,29 @@
-"""Shapes of all tensors, without loading a weight."""
+"""Shapes of all tensors, without loading a large weight."""
 
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
-_SMALL = 1024
+from amct_onnx.graph.light import lighten
+
 Shape = tuple[int | str | None, ...]
 
 
-def infer_shapes(proto: ModelProto) -> dict[str, Shape]:
+def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, Shape]:
     """Shape of every tensor of the main graph that inference can tell; free sizes are names or None.
 
     Models that onnx's inference refuses give what the model itself declares.
+
+    Args:
+        proto: the model.
+        base_dir: folder of external weights, from which small tensors are read since they may hold shapes.
     """
-    light = without_large_weights(proto)
-    with contextlib.suppress(onnx.shape_inference.InferenceError):
+    light, _ = lighten(proto, base_dir)
+    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError):
         light = onnx.shape_inference.infer_shapes(light, data_prop=True)
     shapes: dict[str, Shape] = {}
     for info in (*light.graph.value_info, *light.graph.input, *light.graph.output):
@@ -27,22 +33,3 @@ def infer_shapes(proto: ModelProto) -> dict[str, Shape]:
                 dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in kind.shape.dim
             )
     return shapes
-
-
-def without_large_weights(proto: ModelProto) -> ModelProto:
-    """A copy whose large initializers have lost their bytes but not type and shape."""
-    light = ModelProto()
-    light.CopyFrom(proto)
-    for initializer in light.graph.initializer:
-        count = 1
-        for dim in initializer.dims:
-            count *= dim
-        if count > _SMALL or initializer.data_location == TensorProto.EXTERNAL:
-            name, data_type, dims = initializer.name, initializer.data_type, list(initializer.dims)
-            initializer.Clear()
-            initializer.name, initializer.data_type = name, data_type
-            initializer.dims.extend(dims)
-            initializer.data_location = TensorProto.EXTERNAL
-            entry = initializer.external_data.add()
-            entry.key, entry.value = "location", "elsewhere"
-    return light

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -15,14 +16,23 @@ from onnx import TensorProto, numpy_helper
 
 from amct_onnx.errors import ModelError
 
-Array = NDArray[Any]
+Array: TypeAlias = NDArray[Any]
+Bytes: TypeAlias = NDArray[np.uint8]
+Values: TypeAlias = "Array | gs.ir.tensor.LazyValues"
+
+_PACKED_BITS = {
+    getattr(TensorProto, name): bits
+    for bits, names in ((2, ("INT2", "UINT2")), (4, ("INT4", "UINT4", "FLOAT4E2M1")), (6, ("FLOAT6E2M3", "FLOAT6E3M2")))
+    for name in names
+    if hasattr(TensorProto, name)
+}
 
 
 class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
-    """An initializer of the source model; nothing is read before :meth:`load`.
+    """A tensor of the source model; nothing is read before :meth:`load`.
 
     Args:
-        tensor: the initializer as it stands in the model.
+        tensor: the tensor as it stands in the model.
         base_dir: folder that external data locations are relative to, or None for a model held in memory.
     """
 
@@ -30,8 +40,8 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         self.tensor = tensor
         self.base_dir = base_dir
         self.shape = list(tensor.dims)
-        self.dtype = _numpy_dtype(tensor.data_type)
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.dtype = _numpy_dtype(tensor)
+        self.nbytes = storage_bytes(tensor.data_type, math.prod(self.shape), self.dtype)
 
     @property
     def is_external(self) -> bool:
@@ -42,36 +52,81 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         """Read the values; a fresh array each time, so that nothing is kept in memory.
 
         Raises:
-            ModelError: the external file is missing or shorter than the model says.
+            ModelError: the bytes are missing or are not as many as the shape needs.
         """
-        if not self.is_external:
-            return numpy_helper.to_array(self.tensor)
-        path, offset, length = self.location()
+        if self.is_external and self.tensor.data_type in _PACKED_BITS:
+            inline = TensorProto(dims=self.tensor.dims, data_type=self.tensor.data_type)
+            inline.raw_data = self.stored_bytes().tobytes()
+            return numpy_helper.to_array(inline)
+        if self.is_external:
+            return self.stored_bytes().view(self.dtype).reshape(self.shape)
         try:
-            if length != self.nbytes or path.stat().st_size < offset + length:
-                raise ModelError(
-                    f"external data of tensor '{self.tensor.name}' does not fit: {path} should hold {self.nbytes} "
-                    f"bytes from offset {offset}; copy the complete weight files beside the model"
-                )
-            mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(length,)) if length else b""
-        except OSError as error:
+            return numpy_helper.to_array(self.tensor)
+        except ValueError as error:
             raise ModelError(
-                f"external data of tensor '{self.tensor.name}' cannot be read: {path}: {error.strerror}; "
-                "keep the weight files beside the model"
+                f"tensor '{self.tensor.name}' does not hold as many values as its shape {self.shape} needs; "
+                "export the model again"
             ) from error
-        return np.frombuffer(mapped, dtype=self.dtype).reshape(self.shape)
+
+    def stored_bytes(self) -> Bytes:
+        """The values as ONNX stores raw data: little-endian, small types packed; a view of the file when external.
+
+        Raises:
+            ModelError: the bytes are missing or are not as many as the shape needs.
+        """
+        if self.is_external:
+            return self._mapped()
+        if self.tensor.HasField("raw_data"):
+            return np.frombuffer(self.tensor.raw_data, np.uint8)
+        return _as_stored(self.load(), self.tensor.data_type)
 
     def location(self) -> tuple[Path, int, int]:
-        """File, byte offset and byte length of external data."""
+        """File, byte offset and byte length of external data.
+
+        Raises:
+            ModelError: the model says nothing usable, or names a file outside its own folder.
+        """
+        name = self.tensor.name
         entries = {entry.key: entry.value for entry in self.tensor.external_data}
         relative = entries.get("location", "")
         if not relative or os.path.isabs(relative) or ".." in Path(relative).parts:
             raise ModelError(
-                f"external data of tensor '{self.tensor.name}' has location '{relative}'; ONNX allows only a path "
-                "below the model's own folder"
+                f"external data of tensor '{name}' has location '{relative}'; ONNX allows only a path below the "
+                "model's own folder; save the model again with its data beside it"
             )
-        path = (self.base_dir or Path()) / relative
-        return path, int(entries.get("offset", 0)), int(entries.get("length", self.nbytes))
+        if self.base_dir is None:
+            raise ModelError(
+                f"tensor '{name}' lies in the external file '{relative}', but the model was given in memory without a "
+                "folder; give the path of the model file, or load it together with its external data"
+            )
+        try:
+            offset, length = int(entries.get("offset", 0)), int(entries.get("length", self.nbytes))
+        except ValueError:
+            offset, length = -1, -1
+        if offset < 0 or length != self.nbytes:
+            raise ModelError(
+                f"external data of tensor '{name}' in {relative} has offset '{entries.get('offset', 0)}' and length "
+                f"'{entries.get('length')}', its shape needs {self.nbytes} bytes; save the model again"
+            )
+        return self.base_dir / relative, offset, length
+
+    def _mapped(self) -> Bytes:
+        path, offset, length = self.location()
+        if not length:
+            return np.empty(0, np.uint8)
+        try:
+            size = path.stat().st_size
+            if size < offset + length:
+                raise ModelError(
+                    f"external data of tensor '{self.tensor.name}' is cut off: {path} has {size} bytes, the tensor "
+                    f"ends at {offset + length}; copy the complete weight file beside the model"
+                )
+            return np.asarray(np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(length,)))
+        except OSError as error:
+            raise ModelError(
+                f"external data of tensor '{self.tensor.name}' cannot be read: {path}: {error.strerror or error}; "
+                "keep the weight files beside the model"
+            ) from error
 
 
 class DerivedValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
@@ -86,7 +141,7 @@ class DerivedValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
     def __init__(self, shape: list[int], dtype: np.dtype[Any], compute: Callable[[], Array]) -> None:
         self.shape = list(shape)
         self.dtype = np.dtype(dtype)
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._compute = compute
 
     def load(self) -> Array:
@@ -97,8 +152,40 @@ class DerivedValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         return values
 
 
-def _numpy_dtype(data_type: int) -> np.dtype[Any]:
+def load_values(values: Values) -> Array:
+    """The array behind `values`, read or computed afresh and not kept."""
+    return np.asarray(values.load() if isinstance(values, gs.ir.tensor.LazyValues) else values)
+
+
+def stored_bytes(values: Values) -> Bytes:
+    """The bytes that ONNX's raw data holds for `values`; no copy where the memory is in that form already."""
+    if isinstance(values, StoredValues):
+        return values.stored_bytes()
+    array = load_values(values)
+    # Types that onnx packs are none of numpy's own.
+    packed = 0 if array.dtype.isbuiltin == 1 else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return _as_stored(array, packed)
+
+
+def storage_bytes(data_type: int, count: int, dtype: np.dtype[Any]) -> int:
+    """Number of bytes that raw data of `count` values takes."""
+    return -(-count * _PACKED_BITS.get(data_type, 8 * dtype.itemsize) // 8)
+
+
+def _as_stored(array: Array, data_type: int) -> Bytes:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    bits = _PACKED_BITS.get(data_type)
+    if bits is None:
+        return flat
+    single_bits = np.unpackbits(flat.reshape(-1, 1), axis=1, bitorder="little")[:, :bits]
+    return np.packbits(single_bits, bitorder="little")
+
+
+def _numpy_dtype(tensor: TensorProto) -> np.dtype[Any]:
     try:
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except KeyError as error:
-        raise ModelError(f"tensor element type {data_type} is unknown to the installed onnx; update onnx") from error
+        raise ModelError(
+            f"tensor '{tensor.name}' has element type {tensor.data_type}, which the installed onnx does not know; "
+            "update onnx"
+        ) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from amct_onnx.graph import Model, import_model, name_nodes
+from amct_onnx.graph.op_table import spread_types
 from amct_onnx.graph.opset import raise_opset
 from amct_onnx.passes.base import PassTiming, Refusal, run_pipeline
 from amct_onnx.passes.fuse_conv_bn import FuseConvBn
@@ -38,14 +39,14 @@ class Prepared:
         Raises:
             ModelError: the model cannot be converted.
         """
-        raised = raise_opset(self.model.proto, minimum)
+        raised = raise_opset(self.model.proto, minimum, self.model.base_dir)
         if raised is self.model.proto:
             return self
         return prepare(raised, self.model.base_dir, skip_fusion=self.skip_fusion)
 
 
 def prepare(proto: ModelProto, base_dir: Path | None, *, skip_fusion: Collection[str] = ()) -> Prepared:
-    """Import, name and fuse.
+    """Import, name, spread element types and fuse.
 
     Args:
         proto: the source model, never changed.
@@ -54,6 +55,7 @@ def prepare(proto: ModelProto, base_dir: Path | None, *, skip_fusion: Collection
     """
     model = import_model(proto, base_dir)
     name_nodes(model)
+    spread_types(model)
     results, timings = run_pipeline(model, [FuseConvBn(skip=frozenset(skip_fusion))])
     fused = {name: members for result in results for name, members in result.merged.items()}
     refusals = tuple(refusal for result in results for refusal in result.refusals)
