@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_activation, choose_weight
-from amct_onnx.analyse.algorithms.uniform import scale_and_offset
+from amct_onnx.analyse.algorithms.uniform import scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
 from amct_onnx.analyse.engine import Calibration, Progress, calibrate
 from amct_onnx.analyse.options import PlanOptions
@@ -26,6 +26,8 @@ from amct_onnx.record import LayerRecord, Record, RecordHeader
 from amct_onnx.rewrite import Prepared
 
 _NO_PAIRS = Placement((), ())
+MINIMUM_PAIR_DB = 15.0
+"""Below this a tensor is worth more in float than an integer kernel gains; sound tensors measure 20 to 45 dB."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,18 @@ class _Chooser:
             else:
                 reason = "calibration saw no finite value of its input"
                 refusals.append(Refusal(layer.name, layer.op_type, reason, "give data that reaches it"))
-        tensors = {
-            name: _tensor_entry(*self._activation(name, calibration))
-            for name in self._pairs.tensors
-            if calibration.statistics[self._source[name]].count
-        }
+        if not entries:
+            raise NothingToCompressError(
+                f"no layer can be quantized: calibration saw no finite value of any input, like '{refusals[-1].node}'; "
+                "give data that reaches the layers"
+            )
+        tensors: dict[str, LayerRecord] = {}
+        for name in self._pairs.tensors:
+            against = self._against_pair(name, calibration)
+            if against is None:
+                tensors[name] = _tensor_entry(*self._activation(name, calibration))
+            else:
+                refusals.append(Refusal(name, "tensor", against, "none needed; other output forms are not concerned"))
         tensors.update({name: _tensor_entry(*self._constant(name)) for name in self._pairs.constants})
         return Plan(
             Record(entries, header=header),
@@ -165,6 +174,18 @@ class _Chooser:
                 bounds=Bounds(*output_bounds(self._tensors[source])),
             )
         return self._chosen[source]
+
+    def _against_pair(self, name: str, calibration: Calibration) -> str | None:
+        """Why a tensor that only the QDQ form quantizes had better stay float there."""
+        seen = calibration.statistics[self._source[name]]
+        if not seen.count:
+            return "calibration saw no finite value of it"
+        if not seen.keep_values:
+            return None
+        fidelity = signal_to_noise_db(seen.distribution(), *self._activation(name, calibration), bits=8)
+        if fidelity >= MINIMUM_PAIR_DB:
+            return None
+        return f"8 bits represent its values too badly (signal-to-noise ratio {fidelity:.0f} dB); it stays float in QDQ"
 
     def _weight_scale(self, layer: Layer, data_scale: float) -> NDArray[np.float32]:
         """Weight scales [1] or [channels_out], high enough for the bias."""
