@@ -13,8 +13,8 @@ from benchmarks import kernels
 from benchmarks.fidelity import ChannelNoise
 from benchmarks.measure import latency, runner, size_on_disk
 from benchmarks.reports import write_report
-from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.base import Workload
+from benchmarks.workloads.registry import WORKLOADS
 
 
 def judge(workload: Workload, model_path: Path) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from benchmarks.measure import cost, run_child, runner
 from benchmarks.peers.onnxruntime_static import MAIN_OPERATORS, FeedReader
 from benchmarks.reports import read_report, write_report
 from benchmarks.shapes import resnet50, resnet50_feeds
-from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.base import Feed
+from benchmarks.workloads.registry import WORKLOADS
 
 Method = Callable[[Path, list[Feed]], object]
 MEMORY_CAP = 16 * 2**30

@@ -8,7 +8,7 @@ from benchmarks.fidelity import MOST_DECIBEL
 from benchmarks.kernels import Kernels
 from benchmarks.rows import ROWS
 from benchmarks.statistics import Figure
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.registry import WORKLOADS
 
 HEADINGS = (
     "workload",

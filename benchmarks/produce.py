@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.measure import cost
 from benchmarks.reports import write_report
 from benchmarks.rows import ROWS
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.registry import WORKLOADS
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from benchmarks.markdown import render
 from benchmarks.measure import run_child
 from benchmarks.reports import read_report, write_report
 from benchmarks.rows import ROWS
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.registry import WORKLOADS
 
 QUICK_SECONDS, SECONDS = 0.5, 4.0
 

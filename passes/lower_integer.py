@@ -17,7 +17,7 @@ from amct_onnx.errors import ModelError
 from amct_onnx.graph.edit import Editor
 from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.parts import Constant, Node, Tensor
-from amct_onnx.graph.weights import Array
+from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
 from amct_onnx.passes.lower_fake_quant import accumulating_nodes
@@ -112,19 +112,33 @@ class _Layer:
             self._lowered[key] = tensor
         return self._lowered[key]
 
-    def _zero_point(self) -> Tensor:
-        return self._constant("zero_point", np.array(int(self._quant.attrs["offset"]) + _SHIFT, np.uint8))
+    def _weight(self) -> list[Tensor]:
+        """Weight, data zero point and weight zero point.
+
+        The weight is shifted to uint8: products of uint8 and int8 saturate on x86 machines without VNNI.
+        """
+        weight = self._layer.inputs[1]
+
+        def shifted() -> Array:
+            return (constant_array(weight).astype(np.int16) + _SHIFT).astype(np.uint8)
+
+        values = DerivedValues(list(weight.shape), np.dtype(np.uint8), shifted)
+        return [
+            self._model.add_constant(f"{self._name}.simulated.weight", values),
+            self._constant("zero_point", np.array(int(self._quant.attrs["offset"]) + _SHIFT, np.uint8)),
+            self._constant("weight_zero_point", np.array(_SHIFT, np.uint8)),
+        ]
 
     def _convolution(self) -> Tensor:
         attrs = dict(self._layer.attrs)
-        product = self._node("ConvInteger", "conv", [self._input, self._layer.inputs[1], self._zero_point()], attrs)
+        product = self._node("ConvInteger", "conv", [self._input, *self._weight()], attrs)
         if len(self._layer.inputs) < 3 or self._layer.inputs[2].is_empty():
             return product
         bias = constant_array(self._layer.inputs[2])
         return self._node("Add", "bias", [product, self._constant("bias", bias.reshape(self._row_shape(bias.size)))])
 
     def _product(self) -> Tensor:
-        product = self._node("MatMulInteger", "matmul", [self._input, self._layer.inputs[1], self._zero_point()])
+        product = self._node("MatMulInteger", "matmul", [self._input, *self._weight()])
         biased = self._nodes[-1] if len(self._nodes) > 1 else self._layer
         constants = [tensor for tensor in biased.inputs if isinstance(tensor, Constant)]
         bias = constants if biased is not self._layer else constants[1:]
