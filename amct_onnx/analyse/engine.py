@@ -61,7 +61,7 @@ def calibrate(
     Raises:
         DataError: no feed, a feed that does not fit, or a tensor without a single finite value.
     """
-    session = open_session(_with_outputs(proto, tensors), base_dir=base_dir, spin=False)
+    session = open_session(_with_outputs(proto, tensors), base_dir=base_dir, lean=True)
     statistics = {name: TensorStatistics(keep_values) for name in tensors}
     inputs = input_specs(session)
     fed = {spec.name for spec in inputs}

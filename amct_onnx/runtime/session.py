@@ -54,7 +54,7 @@ def open_session(
     threads: int = 0,
     optimized_path: Path | None = None,
     optimize: bool = True,
-    spin: bool = True,
+    lean: bool = False,
 ) -> ort.InferenceSession:
     """Open a CPU session.
 
@@ -63,7 +63,8 @@ def open_session(
         base_dir: folder of external weights of a ModelProto.
         threads: threads within an operator; 0 lets the runtime choose.
         optimized_path: where to write the graph as the runtime has optimized it.
-        spin: let idle threads wait busily, which shortens runs in a row but burns time while the caller computes.
+        lean: for callers that compute between runs and fetch much: idle threads do not wait busily, and memory is not
+            laid out ahead of a run.
         optimize: let the runtime rewrite the graph; without, every node runs as it stands.
 
     Raises:
@@ -72,8 +73,9 @@ def open_session(
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    if not spin:
+    if lean:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.enable_mem_pattern = False
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized_path is not None:
