@@ -103,6 +103,9 @@ def fetch(session: ort.InferenceSession, names: Sequence[str], feed: Mapping[str
     Raises:
         DataError: the run fails; onnxruntime's own words are in the message.
     """
+    if not names:
+        # To onnxruntime an empty list means all outputs.
+        return []
     try:
         values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feed.items()}
         return [_view(value) for value in session.run_with_ort_values(list(names), values)]
