@@ -7,6 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> 
         "format": FORMAT_VERSION,
         "source_sha256": calibration.source_sha256,
         "feeds": calibration.feeds,
+        "not_float": sorted(calibration.not_float),
         "tensors": tensors,
     }
     stream = io.BytesIO()
@@ -54,11 +56,12 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
                 entry["name"]: TensorStatistics.restored(entry, archive[str(index)])
                 for index, entry in enumerate(header["tensors"])
             }
+            not_float = frozenset(header["not_float"])
     except OSError as error:
         raise DataError(f"{path}: cannot read statistics: {error.strerror or error}; check the path") from error
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"{path}: these are no statistics of amct_onnx; write them with --save-statistics") from error
-    return Calibration(statistics, int(header["feeds"]), source_sha256=header["source_sha256"])
+    return Calibration(statistics, int(header["feeds"]), source_sha256=header["source_sha256"], not_float=not_float)
 
 
 def merge_calibrations(parts: Sequence[Calibration]) -> Calibration:
@@ -81,4 +84,4 @@ def merge_calibrations(parts: Sequence[Calibration]) -> Calibration:
         merged[name] = TensorStatistics()
         for part in parts:
             merged[name].merge(part.statistics[name])
-    return Calibration(merged, sum(part.feeds for part in parts), first.samples, first.source_sha256)
+    return replace(first, statistics=merged, feeds=sum(part.feeds for part in parts))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, ValueInfoProto
 
-from amct_onnx.analyse.feeds import Feed, iterate_feeds
+from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
 from amct_onnx.analyse.statistics import TensorStatistics
 from amct_onnx.errors import DataError
 from amct_onnx.runtime import fetch, input_specs, open_session
@@ -31,12 +31,14 @@ class Calibration:
         feeds: number of feeds run.
         samples: the first feeds, kept to try the compressed models on.
         source_sha256: digest of the model.
+        not_float: observed tensors that turned out not to be float32; nothing is known of them.
     """
 
     statistics: dict[str, TensorStatistics]
     feeds: int
     samples: tuple[Feed, ...] = ()
     source_sha256: str | None = None
+    not_float: frozenset[str] = frozenset()
 
 
 def calibrate(
@@ -53,26 +55,33 @@ def calibrate(
     Args:
         proto: the source model, untouched.
         base_dir: folder of its external weights.
-        tensors: names of float tensors: inputs, outputs or anything in between.
+        tensors: names of tensors: inputs, outputs or anything in between.
         data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
         keep_values: whether values or histograms are wanted besides extremes.
         progress: wraps the iterator of feeds.
 
     Raises:
-        DataError: no feed, a feed that does not fit, or a tensor without a single finite value.
+        DataError: no feed, or a feed that does not fit.
+        ModelError: onnxruntime cannot load the model.
     """
     session = open_session(_with_outputs(proto, tensors), base_dir=base_dir, lean=True)
     statistics = {name: TensorStatistics(keep_values) for name in tensors}
     inputs = input_specs(session)
+    kinds = {node.name: node.type for node in (*session.get_inputs(), *session.get_outputs())}
+    not_float = frozenset(name for name in tensors if kinds.get(name) != "tensor(float)")
     fed = {spec.name for spec in inputs}
-    fetched = [name for name in tensors if name not in fed]
+    fetched = [name for name in tensors if name not in fed | not_float]
     feeds = iterate_feeds(data, inputs)
     samples: list[Feed] = []
     count = 0
     for feed in progress(feeds) if progress else feeds:
-        for name in statistics.keys() & feed.keys():
+        for name in (statistics.keys() & feed.keys()) - not_float:
             statistics[name].update(feed[name])
-        for name, array in zip(fetched, fetch(session, fetched, feed), strict=True):
+        try:
+            arrays = fetch(session, fetched, feed)
+        except DataError as error:
+            raise DataError(f"{feed_label(data, count)}: {error}") from error
+        for name, array in zip(fetched, arrays, strict=True):
             statistics[name].update(array)
         count += 1
         if len(samples) < KEPT_SAMPLES:
@@ -80,7 +89,7 @@ def calibrate(
     if not count:
         raise DataError("the calibration data holds no feed; give at least one sample")
     _report_not_finite(statistics)
-    return Calibration(statistics, count, tuple(samples))
+    return Calibration(statistics, count, tuple(samples), not_float=not_float)
 
 
 def _with_outputs(proto: ModelProto, tensors: Sequence[str]) -> ModelProto:
@@ -89,7 +98,8 @@ def _with_outputs(proto: ModelProto, tensors: Sequence[str]) -> ModelProto:
     extra = [name for name in tensors if name not in given]
     augmented = ModelProto()
     augmented.CopyFrom(proto)
-    augmented.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in extra)
+    # Without a type, which the runtime finds out by itself.
+    augmented.graph.output.extend(ValueInfoProto(name=name) for name in extra)
     return augmented
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from amct_onnx.errors import DataError
 
 _ENDINGS = (".npz", ".npy")
+_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY", b"\x80")
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,38 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def _read(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
     try:
+        _check_kind(path)
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
         with loaded as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+            return {name: _member(archive, name) for name in archive.files}
+    except MemoryError as error:
+        raise DataError(f"{path}: does not fit into memory; split it into smaller feeds") from error
+    except Exception as error:
+        # A damaged archive fails in many ways: zip, its compressors, numpy's headers and Python's tokenizer in them.
         raise DataError(
             f"{path}: cannot be read as a numpy file ({_reason(error)}); write it with numpy.savez or numpy.save"
         ) from error
 
 
+def _check_kind(path: Path) -> None:
+    """numpy takes whatever it does not know for pickled objects."""
+    with path.open("rb") as stream:
+        beginning = stream.read(max(len(mark) for mark in _BEGINNINGS))
+    if not beginning.startswith(_BEGINNINGS):
+        raise ValueError("it holds neither an array nor an archive" if beginning else "it is empty")
+
+
+def _member(archive: Any, name: str) -> NDArray[Any]:
+    member = archive[name]
+    if not isinstance(member, np.ndarray):
+        raise ValueError(f"its member '{name}' is not an array")
+    return member
+
+
 def _reason(error: Exception) -> str:
-    return "it holds Python objects, not numbers" if "allow_pickle" in str(error) else str(error).split("\n")[0]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = "it holds Python objects, not numbers" if "allow_pickle" in str(error) else str(error).split("\n")[0]
+    return text or type(error).__name__

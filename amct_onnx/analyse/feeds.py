@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amct_onnx.analyse.feed_files import FeedFiles
 from amct_onnx.errors import DataError
 from amct_onnx.runtime import InputSpec
 
@@ -26,8 +27,22 @@ def iterate_feeds(data: Any, inputs: Sequence[InputSpec]) -> Iterator[Feed]:
     Raises:
         DataError: a feed does not fit; the message names its number, the input, and what was expected.
     """
+    _refuse_unfeedable(inputs)
     for number, item in enumerate(_items(data)):
-        yield _feed(item, inputs, f"feed {number}")
+        yield _feed(item, inputs, feed_label(data, number))
+
+
+def feed_label(data: Any, number: int) -> str:
+    """How messages name one feed: its number, and its file where it has one."""
+    return f"feed {number} ({data.files[number]})" if isinstance(data, FeedFiles) else f"feed {number}"
+
+
+def _refuse_unfeedable(inputs: Sequence[InputSpec]) -> None:
+    for spec in inputs:
+        if not spec.kind.startswith(("tensor(", "optional(tensor(")):
+            raise DataError(
+                f"input '{spec.name}' is a {spec.kind}; only tensors can be fed: export the model with tensor inputs"
+            )
 
 
 def _items(data: Any) -> Iterable[Any]:
@@ -64,11 +79,16 @@ def _feed(item: Any, inputs: Sequence[InputSpec], where: str) -> Feed:
 def _array(value: Any, spec: InputSpec, where: str) -> NDArray[Any]:
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"{where}, input '{spec.name}': cannot be made an array: {error}; give equal rows") from error
     where = f"{where}, input '{spec.name}'"
-    if len(array.shape) != len(spec.shape) or any(
+    # An empty shape is that of a scalar or an unknown one; the runtime tells them apart.
+    is_misfit = len(array.shape) != len(spec.shape) or any(
         isinstance(want, int) and want != have for want, have in zip(spec.shape, array.shape, strict=True)
-    ):
+    )
+    if spec.shape and is_misfit:
         shown = ", ".join("?" if size is None else str(size) for size in spec.shape)
         raise DataError(f"{where}: shape {list(array.shape)} does not fit the model's [{shown}]; reshape the data")
     return np.ascontiguousarray(_cast(array, spec, where))
@@ -79,8 +99,14 @@ def _cast(array: NDArray[Any], spec: InputSpec, where: str) -> NDArray[Any]:
     want = spec.dtype
     if want is None or array.dtype == want:
         return array
+    if array.dtype.kind in "US" and want.kind == "O":
+        return array.astype(object)
     if array.dtype.kind == "f" and want.kind == "f":
-        return array.astype(want)
+        with np.errstate(over="ignore"):
+            narrowed = array.astype(want)
+        if np.any(np.isinf(narrowed) & np.isfinite(array)):
+            raise DataError(f"{where}: holds values beyond the range of the model's {want}; scale the data")
+        return narrowed
     if array.dtype.kind in "iu" and want.kind in "iu":
         limits = np.iinfo(want)
         if array.size == 0 or (array.min() >= limits.min and array.max() <= limits.max):

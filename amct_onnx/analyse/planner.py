@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,10 +13,19 @@ from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_act
 from amct_onnx.analyse.algorithms.uniform import scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
 from amct_onnx.analyse.engine import Calibration, Progress, calibrate
+from amct_onnx.analyse.obstacles import (
+    Obstacle,
+    accumulator_obstacle,
+    data_obstacle,
+    rounds_to_zero,
+    scale_obstacle,
+    weight_obstacle,
+)
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
 from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, Survey, locate_layers
@@ -60,7 +68,7 @@ def make_plan(
         progress: wraps the iterator of feeds.
 
     Raises:
-        NothingToCompressError: no layer can be quantized.
+        NothingToCompressError: no layer can be quantized, as the model or the data are.
         UsageError: a layer to skip does not exist.
         DataError: the data does not fit the model.
     """
@@ -102,17 +110,22 @@ def _survey(model: Model, options: PlanOptions) -> Survey:
             raise UsageError(f"layer to skip '{name}' is not in the model; see `amct_onnx inspect` for the names")
     survey = locate_layers(model, options.skip)
     if not survey.layers:
-        reasons = "; ".join(f"'{r.node}' ({r.op_type}): {r.reason}" for r in survey.refusals[:5])
-        raise NothingToCompressError(
-            f"no layer of the model can be quantized; {reasons or 'it has no Conv, Gemm, MatMul or AveragePool'}"
-        )
+        raise _nothing_left(survey.refusals)
     return survey
+
+
+def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
+    reasons = "; ".join(f"'{r.node}' ({r.op_type}): {r.reason}" for r in refusals[:5])
+    return NothingToCompressError(
+        f"no layer of the model can be quantized; {reasons or 'it has no Conv, Gemm, MatMul or AveragePool'}"
+    )
 
 
 class _Chooser:
     """Chooses scales for one model once its statistics are there."""
 
     def __init__(self, model: Model, layers: Iterable[Layer], pairs: Placement, options: PlanOptions) -> None:
+        self._model = model
         self._layers = tuple(layers)
         self._pairs = pairs
         self._options = options
@@ -126,35 +139,59 @@ class _Chooser:
         entries: dict[str, LayerRecord] = {}
         refusals = list(survey.refusals)
         for layer in self._layers:
-            if calibration.statistics[self._source[layer.activation.name]].count:
-                entries[layer.name] = self._layer_entry(layer, calibration)
+            chosen = self._layer_entry(layer, calibration)
+            if isinstance(chosen, LayerRecord):
+                entries[layer.name] = chosen
             else:
-                reason = "calibration saw no finite value of its input"
-                refusals.append(Refusal(layer.name, layer.op_type, reason, "give data that reaches it"))
+                refusals.append(Refusal(layer.name, layer.op_type, *chosen))
         if not entries:
-            raise NothingToCompressError(
-                f"no layer can be quantized: calibration saw no finite value of any input, like '{refusals[-1].node}'; "
-                "give data that reaches the layers"
-            )
+            raise _nothing_left(refusals)
+        tensors, against = self._tensor_entries(self._remaining_pairs(entries), calibration)
+        return Plan(
+            Record(entries, header=header),
+            Record(tensors, header=header),
+            (*refusals, *against),
+            calibration,
+        )
+
+    def _remaining_pairs(self, entries: Mapping[str, LayerRecord]) -> Placement:
+        """The pairs that still pay when only the layers with an entry are quantized."""
+        if len(entries) == len(self._layers) or not self._options.qdq_tensors:
+            return self._pairs
+        return place_pairs(self._model, [layer for layer in self._layers if layer.name in entries])
+
+    def _tensor_entries(
+        self, pairs: Placement, calibration: Calibration
+    ) -> tuple[dict[str, LayerRecord], list[Refusal]]:
+        """Entries of what only the QDQ form quantizes, and what had better stay float there."""
         tensors: dict[str, LayerRecord] = {}
-        for name in self._pairs.tensors:
+        refusals: list[Refusal] = []
+        for name in pairs.tensors:
             against = self._against_pair(name, calibration)
             if against is None:
                 tensors[name] = _tensor_entry(*self._activation(name, calibration))
             else:
                 refusals.append(Refusal(name, "tensor", against, "none needed; other output forms are not concerned"))
-        tensors.update({name: _tensor_entry(*self._constant(name)) for name in self._pairs.constants})
-        return Plan(
-            Record(entries, header=header),
-            Record(tensors, header=header),
-            tuple(refusals),
-            calibration,
-        )
+        for name in pairs.constants:
+            constant = self._constant(name)
+            if constant is not None:
+                tensors[name] = _tensor_entry(*constant)
+        return tensors, refusals
 
-    def _layer_entry(self, layer: Layer, calibration: Calibration) -> LayerRecord:
+    def _layer_entry(self, layer: Layer, calibration: Calibration) -> LayerRecord | Obstacle:
+        source = self._source[layer.activation.name]
+        seen = calibration.statistics[source]
+        obstacle = data_obstacle(seen, is_float32=source not in calibration.not_float)
+        if obstacle is not None:
+            return obstacle
         scale_d, offset_d = self._activation(layer.activation.name, calibration)
-        scale_w = self._weight_scale(layer, scale_d)
-        return LayerRecord(
+        weight = None if layer.weight is None else constant_array(layer.weight)
+        bias = None if layer.bias is None else constant_array(layer.bias)
+        obstacle = scale_obstacle(scale_d, seen) or weight_obstacle(weight, bias)
+        if obstacle is not None:
+            return obstacle
+        scale_w = self._weight_scale(layer, weight, bias, scale_d)
+        return accumulator_obstacle(scale_w, scale_d) or LayerRecord(
             scale_d=scale_d,
             offset_d=offset_d,
             scale_w=tuple(scale_w.tolist()),
@@ -180,35 +217,38 @@ class _Chooser:
         seen = calibration.statistics[self._source[name]]
         if not seen.count:
             return "calibration saw no finite value of it"
+        scale, offset = self._activation(name, calibration)
+        if rounds_to_zero(scale, max(-seen.low, seen.high)):
+            return "its values are too small for 8 bits and would all become zero; it stays float in QDQ"
         if not seen.keep_values:
             return None
-        fidelity = signal_to_noise_db(seen.distribution(), *self._activation(name, calibration), bits=8)
+        fidelity = signal_to_noise_db(seen.distribution(), scale, offset, bits=8)
         if fidelity >= MINIMUM_PAIR_DB:
             return None
         return f"8 bits represent its values too badly (signal-to-noise ratio {fidelity:.0f} dB); it stays float in QDQ"
 
-    def _weight_scale(self, layer: Layer, data_scale: float) -> NDArray[np.float32]:
+    def _weight_scale(
+        self, layer: Layer, weight: Array | None, bias: Array | None, data_scale: float
+    ) -> NDArray[np.float32]:
         """Weight scales [1] or [channels_out], high enough for the bias."""
-        if layer.weight is None:
+        if weight is None:
             return np.ones(1, np.float32)
         per_channel = layer.spec.per_channel or self._options.gemm_per_channel
         axis = layer.out_axis if per_channel else None
-        weight = constant_array(layer.weight)
         # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
         reduced = self._options.reduce_range
         scale = arq(weight, axis, bits=7) if reduced else choose_weight(self._options.weights, weight, axis)
         others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
         is_empty = np.atleast_1d(~np.any(weight, axis=others))
-        bias = None if layer.bias is None else constant_array(layer.bias)
         return fit_bias(scale, bias, data_scale, is_empty)
 
-    def _constant(self, name: str) -> tuple[float, int]:
-        """A constant operand is covered completely."""
+    def _constant(self, name: str) -> tuple[float, int] | None:
+        """A constant operand is covered completely, or not at all when it holds infinite values."""
         constant = resolve_constant(self._tensors[name])
         values = constant_array(constant)
+        if not np.isfinite(values).all():
+            return None
         low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
-        if not (math.isfinite(low) and math.isfinite(high)):
-            low, high = 0.0, 0.0
         return scale_and_offset(low, high, bits=8, symmetric=self._options.symmetric)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ _NUMPY_TYPES = {
 }
 
 
+# Where in its own source an onnxruntime message was raised, with the signature of the function.
+_SOURCE_PLACE = re.compile(r"/\S*onnxruntime\S*\.(?:cc|h):\d+ .*?\)(?:::<lambda.*?>)? (?=\S)")
+_UNKNOWN_OPERATOR = re.compile(r"is not a registered function/op|No Op registered for|NOT_IMPLEMENTED")
+
+
 @dataclass(frozen=True)
 class InputSpec:
     """An input that a caller has to feed.
@@ -39,12 +45,14 @@ class InputSpec:
     Attributes:
         name: its name.
         dtype: numpy type, None for element types numpy does not have.
-        shape: fixed sizes as int, free ones as str or None.
+        shape: fixed sizes as int, free ones as str or None; () also when the rank is not known.
+        kind: onnxruntime's name of its type, ``tensor(float)`` or ``seq(tensor(float))``.
     """
 
     name: str
     dtype: np.dtype[Any] | None
     shape: tuple[int | str | None, ...]
+    kind: str = "tensor(float)"
 
 
 def open_session(
@@ -60,7 +68,7 @@ def open_session(
 
     Args:
         model: a ModelProto (external weights allowed, relative to `base_dir`) or the path of a file.
-        base_dir: folder of external weights of a ModelProto.
+        base_dir: folder of external weights of a ModelProto; the working folder when None.
         threads: threads within an operator; 0 lets the runtime choose.
         optimized_path: where to write the graph as the runtime has optimized it.
         lean: for callers that compute between runs and fetch much: idle threads do not wait busily, and memory is not
@@ -81,14 +89,15 @@ def open_session(
     if optimized_path is not None:
         options.optimized_model_filepath = str(optimized_path)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    if base_dir is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(base_dir))
+    if not isinstance(model, Path):
+        folder = Path.cwd() if base_dir is None else base_dir
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # onnxruntime's exceptions share no base class of their own.
-        raise ModelError(f"onnxruntime cannot load the model: {_first_line(error)}") from error
+        raise ModelError(f"onnxruntime cannot load the model: {_explained(error)}") from error
 
 
 def input_specs(session: ort.InferenceSession) -> tuple[InputSpec, ...]:
@@ -98,9 +107,15 @@ def input_specs(session: ort.InferenceSession) -> tuple[InputSpec, ...]:
             node.name,
             np.dtype(_NUMPY_TYPES[node.type]) if node.type in _NUMPY_TYPES else None,
             tuple(node.shape or ()),
+            node.type,
         )
         for node in session.get_inputs()
     )
+
+
+def tensor_outputs(session: ort.InferenceSession) -> list[str]:
+    """Names of the model's outputs that are tensors, not sequences, maps or optionals."""
+    return [node.name for node in session.get_outputs() if node.type.startswith("tensor(")]
 
 
 def fetch(session: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -109,7 +124,13 @@ def fetch(session: ort.InferenceSession, names: Sequence[str], feed: Mapping[str
     Raises:
         DataError: the run fails; onnxruntime's own words are in the message.
     """
+    if not names:
+        # To onnxruntime an empty list means all outputs.
+        return []
     try:
+        if any(array.dtype == np.object_ for array in feed.values()):
+            # An OrtValue cannot be made from strings.
+            return [np.asarray(value) for value in session.run(list(names), dict(feed))]
         values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feed.items()}
         return [_view(value) for value in session.run_with_ort_values(list(names), values)]
     except Exception as error:
@@ -138,4 +159,11 @@ def _view(value: ort.OrtValue) -> NDArray[Any]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    lines = _SOURCE_PLACE.sub("", str(error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _explained(error: Exception) -> str:
+    text = _first_line(error)
+    remedy = "calibration runs the model, so it may use only operators that onnxruntime has"
+    return f"{text}; {remedy}" if _UNKNOWN_OPERATOR.search(text) else text
