@@ -170,7 +170,9 @@ def _write_node(node: Node, proto: NodeProto, outputs: set[int]) -> None:
 
 
 def _write_new_node(node: Node, proto: NodeProto) -> None:
-    proto.op_type, proto.name = node.op, node.name
+    proto.op_type = node.op
+    if node.name:
+        proto.name = node.name
     if node.domain:
         proto.domain = node.domain
     proto.input.extend(tensor.name for tensor in node.inputs)

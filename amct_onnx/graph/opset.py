@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto, inliner, version_converter
+from onnx import GraphProto, ModelProto, NodeProto, helper, inliner, version_converter
 
 from amct_onnx.errors import ModelError
 from amct_onnx.graph.free_names import FreeNames
@@ -14,13 +14,17 @@ from amct_onnx.graph.model import Model, import_model
 from amct_onnx.graph.naming import name_nodes
 from amct_onnx.graph.protos import copy_fields
 
+_RESIZE_COORDINATES = 11
+_HARDMAX_AXIS = 13
+
 
 def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -> ModelProto:
     """`proto` itself when its default operator set is recent enough, else a converted copy.
 
     Operators that changed meaning on the way (Softmax, Squeeze, ReduceSum, ...) are really rewritten, by onnx's own
-    converter; large weights do not pass through it, and what it would lose comes back from the source. Nodes are named
-    first, so that the converter's own new nodes shift no name. Functions of the model are inlined.
+    converter; where that is wrong it is mended or the model refused. Large weights do not pass through it, and what it
+    would lose comes back from the source. Nodes are named first, so that the converter's own new nodes shift no name.
+    Functions of the model are inlined.
 
     Args:
         proto: the model, never changed.
@@ -40,6 +44,8 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
             # Runtimes read a function's body by the operator set of the model, so it has to be converted as well.
             light = inliner.inline_local_functions(light, convert_version=True)
             source = _named(light)
+        if current < _HARDMAX_AXIS <= minimum:
+            _refuse_hardmax(source)
         converted = version_converter.convert_version(light, minimum)
     except Exception as error:
         # The converter's C++ exceptions reach Python as bare RuntimeError and kin.
@@ -48,11 +54,31 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
             f"the model uses operator set {current}, this output form needs {minimum}, and converting fails: {reason}; "
             f"export the model again with opset {minimum} or later"
         ) from error
+    if current < _RESIZE_COORDINATES:
+        _keep_resize_coordinates(converted)
     restore(converted, weights)
     _add_missing(light, converted)
     _restore_graph(converted.graph, light.graph)
     _rename_new_tensors(converted, source)
     return converted
+
+
+def _refuse_hardmax(source: Model) -> None:
+    """The converter leaves Hardmax as it is, though its axis means another thing from operator set 13 on."""
+    for graph in source.graphs():
+        for node in graph.nodes:
+            if node.op == "Hardmax" and not node.domain and node.attrs.get("axis", 1) != -1:
+                raise ValueError(f"node '{node.name}' is a Hardmax, which changed meaning")
+
+
+def _keep_resize_coordinates(converted: ModelProto) -> None:
+    """Say how Resize finds its samples: the converter leaves that to the default, which is another one than before."""
+    before = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    for graph in import_model(converted).graphs():
+        for node in graph.nodes:
+            if node.op == "Resize" and not node.domain:
+                missing = before.keys() - node.attrs.keys()
+                node.origin.attribute.extend(helper.make_attribute(name, before[name]) for name in sorted(missing))
 
 
 def _named(proto: ModelProto) -> Model:

@@ -1,0 +1,157 @@
+"""Which layers can be quantized, and the reason given for every other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from amct_onnx.graph.op_table import spread_types
+from amct_onnx.passes.locate import Layer, locate_layers
+from tests.models import Array, imported, normal, parse
+
+IMAGE = "float[1,3,5,5] x"
+ANY = "float[a,b,c,d] y"
+
+
+def survey(nodes: str, inputs: str = IMAGE, outputs: str = ANY, weights: dict[str, Array] | None = None, **more: int):
+    model = imported(parse(nodes, inputs, outputs, weights, **more))
+    spread_types(model)
+    return locate_layers(model)
+
+
+REFUSED = [
+    ("y = Conv(x, k)", IMAGE + ", float[2,3,1,1] k", {}, "its weight is computed at run time, not a constant"),
+    ("y = Conv(x, w)", "double[1,3,5,5] x", {"w": np.ones((2, 3, 1, 1))}, "only float32 layers are quantized"),
+    ("y = Conv(k, w)", IMAGE, {"k": normal(1, 3, 5, 5), "w": normal(2, 3, 1, 1)}, "its data input is a constant"),
+    ("y = Conv(x, w, k)", IMAGE + ", float[2] k", {"w": normal(2, 3, 1, 1)}, "its bias is computed at run time"),
+    ("y = Conv(x, w)", "float[1,3,5,5,5] x", {"w": normal(2, 3, 1, 1, 1)}, "only 1-D and 2-D convolutions"),
+    ("y = Gemm(x, k)", "float[2,3] x, float[3,4] k", {}, "its weight is computed at run time"),
+    ("y = Gemm(x, w)", "double[2,3] x", {"w": np.ones((3, 4))}, "only float32 layers are quantized"),
+    ("y = Gemm(k, w)", "float[2,3] x", {"k": normal(2, 3), "w": normal(3, 4)}, "its data input is a constant"),
+    ("y = Gemm<transA = 1>(x, w)", "float[3,2] x", {"w": normal(3, 4)}, "transA must be 0"),
+    ("y = Gemm(x, w, k)", "float[2,3] x, float[4] k", {"w": normal(3, 4)}, "its C input is not a constant"),
+    ("y = Gemm(x, w, k)", "float[2,3] x", {"w": normal(3, 4), "k": normal(2, 4)}, "its C input is not a constant"),
+    ("y = Gemm(x, w, k)", "float[4,3] x", {"w": normal(3, 4), "k": normal(4, 1)}, "its C input is not a constant"),
+    ("y = MatMul(x, k)", "float[2,3] x, float[3,4] k", {}, "both inputs are computed at run time"),
+    ("y = MatMul(w, x)", "float[3,4] x", {"w": normal(2, 3)}, "the constant is its first input"),
+    ("y = MatMul(x, w)", "double[2,3] x", {"w": np.ones((3, 4))}, "only float32 layers are quantized"),
+    ("y = MatMul(x, w)", "float[2,2,3] x", {"w": normal(2, 3, 4)}, "its constant weight must have two dimensions"),
+    ("y = AveragePool<kernel_shape = [2,2]>(x)", "double[1,3,5,5] x", {}, "only float32 layers are quantized"),
+    ("y = AveragePool<kernel_shape = [2,2]>(k)", IMAGE, {"k": normal(1, 3, 5, 5)}, "its data input is a constant"),
+    ("y = AveragePool<kernel_shape = [2]>(x)", "float[1,3,5] x", {}, "only 2-D pooling"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "inputs", "weights", "reason"), REFUSED)
+def test_reasons(nodes: str, inputs: str, weights: dict[str, Array], reason: str) -> None:
+    result = survey("[layer] " + nodes, inputs, "float y" if "double" not in inputs else "double y", weights)
+    assert result.layers == ()
+    (refusal,) = result.refusals
+    assert (refusal.node, reason in refusal.reason) == ("layer", True)
+    assert refusal.remedy
+
+
+def test_every_rule_of_the_table_has_a_case() -> None:
+    from amct_onnx.graph.op_table import OPS
+
+    rules = {(op, rule.reason) for op, spec in OPS.items() for rule in spec.rules}
+    covered = {(op, text) for op, text in rules for case in REFUSED if case[3] in text and f"= {op}" in case[0]}
+    assert rules - covered == set()
+
+
+def test_skipped_and_in_a_body() -> None:
+    text = """
+        [skipped] s = Conv(x, w)
+        y = If(c) <then_branch = p () => (float[a,b,d,e] t) { [inner] t = Conv(s, w) },
+                   else_branch = q () => (float[a,b,d,e] u) { u = Neg(s) }>
+    """
+    model = imported(parse(text, IMAGE + ", bool c", ANY, {"w": normal(3, 3, 1, 1)}))
+    reasons = {refusal.node: refusal.reason for refusal in locate_layers(model, ["skipped"]).refusals}
+    assert reasons == {"skipped": "skipped on request", "inner": "it lies inside a control-flow body"}
+
+
+def only(nodes: str, *args: str, weights: dict[str, Array]) -> Layer:
+    result = survey(nodes, *args, weights=weights)
+    assert not result.refusals
+    (layer,) = result.layers
+    return layer
+
+
+def test_facts_about_layers() -> None:
+    conv = only("[l] y = Conv<group = 3>(x, w, b)", weights={"w": normal(6, 1, 3, 3), "b": normal(6)})
+    assert (conv.name, conv.op_type, conv.out_axis, conv.channels_out, conv.channels_in) == ("l", "Conv", 0, 6, 3)
+    assert (conv.bias.name, conv.bias_add, conv.activation.name, conv.output.name) == ("b", None, "x", "y")
+    gemm = only("y = Gemm<transB = 1>(x, w)", "float[2,3] x", "float[2,4] y", weights={"w": normal(4, 3)})
+    assert (gemm.out_axis, gemm.channels_out, gemm.channels_in, gemm.bias) == (0, 4, 3, None)
+    matmul = only("y = MatMul(x, w)", "float[2,3] x", "float[2,4] y", weights={"w": normal(3, 4)})
+    assert (matmul.out_axis, matmul.channels_out, matmul.channels_in) == (1, 4, 3)
+    pool = only("y = AveragePool<kernel_shape = [2,2]>(x)", weights={})
+    assert (pool.weight, pool.channels_out, pool.channels_in) == (None, None, None)
+
+
+def test_weights_behind_constant_and_identity_nodes_count() -> None:
+    nodes = "k = Constant<value = float[1,1] {2.0}>()  i = Identity(k)  y = MatMul(x, i)"
+    assert only(nodes, "float[2,1] x", "float[2,1] y", weights={}).channels_out == 1
+
+
+PRODUCT = ("float[2,3] x", "float y")
+
+
+@pytest.mark.parametrize("operands", ["s, b", "b, s"])
+@pytest.mark.parametrize("shape", [(4,), (1, 4)])
+def test_the_bias_of_a_matmul_in_either_order(operands: str, shape: tuple[int, ...]) -> None:
+    weights = {"w": normal(3, 4), "b": normal(*shape)}
+    layer = only(f"s = MatMul(x, w)  [add] y = Add({operands})", *PRODUCT, weights=weights)
+    assert (layer.bias.name, layer.bias_add.name, layer.output.name) == ("b", "add", "y")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "bias"),
+    [
+        ("s = MatMul(x, w)  y = Add(s, b)", normal(1)),
+        ("s = MatMul(x, w)  y = Add(s, b)", normal(4, 1)),
+        ("s = MatMul(x, w)  y = Add(s, b)", normal(2, 4)),
+        ("s = MatMul(x, w)  y = Add(s, b)", normal()),
+        ("s = MatMul(x, w)  y = Add(s, s)  z = Abs(b)", normal(4)),
+        ("s = MatMul(x, w)  y = Add(s, b)  z = Abs(s)", normal(4)),
+        ("s = MatMul(x, w)  y = Sub(s, b)", normal(4)),
+        ("s = MatMul(x, w)  y = custom.Add(s, b)", normal(4)),
+        ("s = MatMul(x, w)  t = Abs(b)  y = Add(s, t)", normal(4)),
+    ],
+)
+def test_what_is_no_bias_of_a_matmul(nodes: str, bias: Array) -> None:
+    layer = only(nodes, *PRODUCT, weights={"w": normal(3, 4), "b": np.asarray(bias)})
+    assert (layer.bias, layer.bias_add, layer.output.name) == (None, None, "s")
+
+
+def test_a_matmul_that_leaves_the_graph_has_no_bias() -> None:
+    weights = {"w": normal(3, 4), "b": normal(4)}
+    layer = only("s = MatMul(x, w)  y = Add(s, b)", "float[2,3] x", "float[2,4] y, float[2,4] s", weights=weights)
+    assert layer.bias_add is None
+
+
+def test_an_add_inside_a_body_is_no_bias() -> None:
+    """The body may not run, or many times."""
+    text = """
+        s = MatMul(x, w)
+        y = If(c) <then_branch = p () => (float[2,4] t) { t = Add(s, b) },
+                   else_branch = q () => (float[2,4] u) { u = Identity(b4) }>
+    """
+    weights = {"w": normal(3, 4), "b": normal(4), "b4": normal(2, 4)}
+    layer = only(text, "float[2,3] x, bool c", "float[2,4] y", weights=weights)
+    assert (layer.bias_add, layer.output.name) == (None, "s")
+
+
+def test_element_types_spread_where_the_model_is_silent() -> None:
+    """An exporter that writes no value infos must not make a half-precision pooling pass for float32."""
+    nodes = """
+        s = Conv(x, w)  r = Relu(s)  m = MaxPool<kernel_shape = [1,1]>(r)
+        [p] y = AveragePool<kernel_shape = [1,1]>(m)
+    """
+    model = parse(nodes, "float16[1,3,5,5] x", "float16[a,b,c,d] y", {"w": np.ones((3, 3, 1, 1), np.float16)})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
+    graph = imported(model)
+    spread_types(graph)
+    assert {node.outputs[0].dtype for node in graph.graph.nodes} == {np.dtype(np.float16)}
+    assert [refusal.node for refusal in locate_layers(graph).refusals] == ["Conv_0", "p"]
