@@ -6,6 +6,8 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from amct_onnx.cli.console import Console
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import read_model
@@ -48,7 +50,15 @@ def run_show(arguments: argparse.Namespace, console: Console) -> int:
         scales = entry.scale_w
         weights = "" if not scales else f"{min(scales):.4g}" + (f" .. {max(scales):.4g}" if len(scales) > 1 else "")
         rows.append(
-            (name, entry.scale_d, entry.offset_d, len(scales), weights, entry.activation_type, entry.weight_type)
+            (
+                name,
+                _short(entry.scale_d),
+                entry.offset_d,
+                len(scales),
+                weights,
+                entry.activation_type,
+                entry.weight_type,
+            )
         )
     console.table(("entry", "scale_d", "offset_d", "weight scales", "scale_w", "act", "wts"), rows)
     cache = [(name, len(entry.scale)) for name, entry in record.kv_cache.items()]
@@ -60,6 +70,11 @@ def run_show(arguments: argparse.Namespace, console: Console) -> int:
     ]
     console.table(("prune group", "producers", "consumers"), groups)
     return 0
+
+
+def _short(value: float | None) -> str:
+    """A float32 in the fewest digits that tell it from its neighbours."""
+    return "" if value is None else str(np.float32(value))
 
 
 def _counts(record: Record) -> str:
