@@ -34,6 +34,7 @@ T = TypeVar("T")
 CHANNELS = 4
 SIZES = (4_000, 20_000)
 PRODUCTS, WIDTH = 24, 5_300
+_MODEL = "products.onnx"
 
 
 def main() -> None:
@@ -41,9 +42,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--external", action="store_true", help="apply a record to a model with large external weights")
     parser.add_argument("--apply", nargs=3, metavar=("MODEL", "FORM", "PREFIX"), help=argparse.SUPPRESS)
+    parser.add_argument("--make", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.apply:
         _apply(*options.apply)
+    elif options.make:
+        _write_record(_write_products(options.make))
     elif options.external:
         print(tabulate(_external_rows(), headers=("form", "CPU s", "wall s", "peak MB", "written MB"), floatfmt=".1f"))
     else:
@@ -122,9 +126,15 @@ def _timed(work: Callable[[], T]) -> tuple[float, T]:
 def _external_rows() -> list[list[str | float]]:
     with tempfile.TemporaryDirectory(prefix="graph_work_") as name:
         folder = Path(name)
-        model = _write_products(folder / "source")
-        _write_record(model)
+        # A child starts with the peak of its parent on its account, so the parent never holds a weight.
+        _child("--make", str(folder / "source"))
+        model = folder / "source" / _MODEL
         return [_measure(model, form, folder / form.value) for form in OutputForm]
+
+
+def _child(*arguments: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.graph_work", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _write_products(folder: Path) -> Path:
@@ -145,7 +155,7 @@ def _write_products(folder: Path) -> Path:
             made.append(helper.make_node("MatMul", [f"x{index}", f"w{index}"], [f"x{index + 1}"], f"product{index}"))
     ends = [helper.make_tensor_value_info(f"x{end}", TensorProto.FLOAT, [1, WIDTH]) for end in (0, PRODUCTS)]
     graph = helper.make_graph(made, "products", ends[:1], ends[1:], initializers)
-    path = folder / "products.onnx"
+    path = folder / _MODEL
     onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
     return path
 
@@ -162,9 +172,8 @@ def _record_path(model: Path) -> Path:
 
 
 def _measure(model: Path, form: OutputForm, folder: Path) -> list[str | float]:
-    command = [sys.executable, "-m", "benchmarks.graph_work", "--apply", str(model), form.value, str(folder / "out")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    cpu, wall, peak = (float(value) for value in done.stdout.split())
+    figures = _child("--apply", str(model), form.value, str(folder / "out"))
+    cpu, wall, peak = (float(value) for value in figures.split())
     written = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
     for file in folder.iterdir():
         file.unlink()

@@ -152,7 +152,7 @@ class _Sweep:
         self._paired[id(result)] = result
         if kernel is Kernel.ELEMENTWISE:
             self._want_operands(data_inputs(node))
-        elif kernel is Kernel.SAME_SCALE or self._is_elementwise(node.inputs[0]):
+        elif kernel is Kernel.SAME_SCALE or self._completes_kernel(node):
             self._want_operands([node.inputs[0]])
 
     def _want_operands(self, operands: Iterable[Tensor]) -> None:
@@ -164,9 +164,12 @@ class _Sweep:
                 self._wanted.add(id(tensor))
                 self._paired[id(tensor)] = tensor
 
-    def _is_elementwise(self, tensor: Tensor) -> bool:
-        producers = [node for node in tensor.inputs if id(node) in self._able]
-        return any(spec_of(node).kernel is Kernel.ELEMENTWISE for node in producers)
+    def _completes_kernel(self, node: Node) -> bool:
+        """Whether a pair before `node` lets the producer run on integers; one behind a merged Relu does so already."""
+        tensor = node.inputs[0]
+        producers = [producer for producer in tensor.inputs if id(producer) in self._able]
+        is_merged = self._clamped(tensor) is node.outputs[0]
+        return not is_merged and any(spec_of(producer).kernel is Kernel.ELEMENTWISE for producer in producers)
 
     def _is_product(self, node: Node) -> bool:
         return self._products and is_product(node)

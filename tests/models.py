@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, numpy_helper, parser
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper, parser
 
 from amct_onnx.graph import BuiltModel, Model, Node, import_model, name_nodes
 
 Array = NDArray[Any]
+
+_NAMED = re.compile(r"(?<!\w)\[([A-Za-z]\w*)\]\s*(\w+)")
 
 
 def parse(
@@ -29,7 +32,7 @@ def parse(
     """A model from the text of its nodes, with `weights` as initializers.
 
     Args:
-        nodes: statements in ONNX's text form.
+        nodes: statements in ONNX's text form, a node's name before it in brackets.
         inputs: typed graph inputs, separated by commas.
         outputs: typed graph outputs.
         weights: initializer name -> values.
@@ -38,10 +41,21 @@ def parse(
         functions: text of model functions.
     """
     imports = ", ".join(entry for entry in (f'"": {opset}' if opset else "", domains) if entry)
-    text = f"<ir_version: 8, opset_import: [{imports}]> g ({inputs}) => ({outputs}) {{ {nodes} }} {functions}"
+    plain = _NAMED.sub(r"\2", nodes)
+    text = f"<ir_version: 8, opset_import: [{imports}]> g ({inputs}) => ({outputs}) {{ {plain} }} {functions}"
     model = parser.parse_model(text)
+    _set_names(model.graph, {output: name for name, output in _NAMED.findall(nodes)})
     model.graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in (weights or {}).items())
     return model
+
+
+def _set_names(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Name nodes by their first output; the parser of older onnx does not read names."""
+    for node in graph.node:
+        if node.output[0] in names:
+            node.name = names[node.output[0]]
+        for attribute in node.attribute:
+            _set_names(attribute.g, names)
 
 
 def run(model: ModelProto | BuiltModel | Path, feeds: Mapping[str, Array], *, optimized: bool = True) -> list[Array]:

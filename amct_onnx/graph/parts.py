@@ -20,6 +20,9 @@ from amct_onnx.graph.weights import Values
 
 Tensor: TypeAlias = gs.Tensor
 
+_set = object.__setattr__
+"""Graphsurgeon's own attribute setting looks for lists to keep in step, on every attribute."""
+
 
 class Node(gs.Node):  # type: ignore[misc]
     """One operation.
@@ -40,15 +43,13 @@ class Node(gs.Node):  # type: ignore[misc]
         domain: str | None = None,
         origin: NodeProto | None = None,
     ) -> None:
-        self.__dict__.update(
-            op=op,
-            name=name,
-            attrs={} if attrs is None else dict(attrs),
-            inputs=_links(self, "outputs", inputs),
-            outputs=_links(self, "inputs", outputs),
-            domain=domain,
-            origin=origin,
-        )
+        _set(self, "op", op)
+        _set(self, "name", name)
+        _set(self, "attrs", {} if attrs is None else dict(attrs))
+        _set(self, "inputs", _links(self, "outputs", inputs))
+        _set(self, "outputs", _links(self, "inputs", outputs))
+        _set(self, "domain", domain)
+        _set(self, "origin", origin)
         for tensor in inputs:
             list.append(tensor.outputs, self)
         for tensor in outputs:
@@ -61,14 +62,12 @@ class Variable(gs.Variable):  # type: ignore[misc]
     def __init__(
         self, name: str, dtype: np.dtype[Any] | None = None, shape: Sequence[int | str | None] | None = None
     ) -> None:
-        self.__dict__.update(
-            name=name,
-            inputs=_links(self, "outputs"),
-            outputs=_links(self, "inputs"),
-            dtype=dtype,
-            shape=shape,
-            type="tensor_type",
-        )
+        _set(self, "name", name)
+        _set(self, "inputs", _links(self, "outputs"))
+        _set(self, "outputs", _links(self, "inputs"))
+        _set(self, "dtype", dtype)
+        _set(self, "shape", shape)
+        _set(self, "type", "tensor_type")
 
     @staticmethod
     def empty() -> Variable:
@@ -80,20 +79,25 @@ class Constant(gs.Constant):  # type: ignore[misc]
     """A tensor with known values, which may be lazy."""
 
     def __init__(self, name: str, values: Values) -> None:
-        self.__dict__.update(
-            name=name,
-            inputs=_links(self, "outputs"),
-            outputs=_links(self, "inputs"),
-            _values=values,
-            data_location=None,
-            _export_dtype=None,
-        )
+        _set(self, "name", name)
+        _set(self, "inputs", _links(self, "outputs"))
+        _set(self, "outputs", _links(self, "inputs"))
+        _set(self, "_values", values)
+        _set(self, "data_location", None)
+        _set(self, "_export_dtype", None)
 
 
-def _links(parent: Node | Tensor, field_name: str, members: Sequence[Tensor] = ()) -> SynchronizedList:
-    links = SynchronizedList.__new__(SynchronizedList)
+class _Links(SynchronizedList):  # type: ignore[misc]
+    """The list of a node's tensors or a tensor's nodes; slots spare each one a dictionary."""
+
+    __slots__ = ("field_name", "parent_obj")
+
+
+def _links(parent: Node | Tensor, field_name: str, members: Sequence[Tensor] = ()) -> _Links:
+    links = _Links.__new__(_Links)
     links.parent_obj, links.field_name = parent, field_name
-    list.extend(links, members)
+    if members:
+        list.extend(links, members)
     return links
 
 

@@ -173,8 +173,11 @@ def storage_bytes(data_type: int, count: int, dtype: np.dtype[Any]) -> int:
 
 
 def _as_stored(array: Array, data_type: int) -> Bytes:
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     bits = _PACKED_BITS.get(data_type)
+    if bits is not None and array.dtype.itemsize > 1:
+        # Older versions of onnx unpack into wider numbers.
+        array = array.astype(np.int16).astype(np.int8)
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if bits is None:
         return flat
     single_bits = np.unpackbits(flat.reshape(-1, 1), axis=1, bitorder="little")[:, :bits]
