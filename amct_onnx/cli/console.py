@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -13,6 +14,13 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 PROGRESS_DELAY_SECONDS = 2.0
+
+
+def make_streams_tolerant() -> None:
+    """Escape what the terminal's encoding cannot show, such as layer names in other scripts, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,8 @@ class Console:
     def result(self, data: dict[str, Any]) -> None:
         """The result as JSON, when asked for."""
         if self.as_json:
-            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=not is_unicode) + "\n")
 
     def progress(self, description: str, total: int | None = None) -> Any:
         """A wrapper of an iterable that shows a bar after two seconds, on a terminal only."""

@@ -6,9 +6,9 @@ import argparse
 
 from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.api import CompressionResult, quantize
-from amct_onnx.api.result import output_paths
+from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli.console import Console
-from amct_onnx.cli.report import result_json, show_result
+from amct_onnx.cli.report import decibels, result_json, show_result
 from amct_onnx.errors import UsageError
 from amct_onnx.rewrite import OutputForm
 
@@ -16,8 +16,10 @@ from amct_onnx.rewrite import OutputForm
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Quantize, save, report."""
     forms = parse_forms(arguments.format)
-    output_paths(arguments.output, forms)
+    if arguments.check_snr is not None and forms == [OutputForm.ASCEND]:
+        raise UsageError("--check-snr: the ascend form does not run here; add fake_quant or qdq to --format")
     feeds = find_feeds(arguments.data)
+    check_outputs(output_paths(arguments.output, forms), [arguments.model, *feeds.files])
     result = quantize(
         arguments.model,
         feeds,
@@ -39,13 +41,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _check(result: CompressionResult, wanted: float | None, console: Console) -> int:
     """1 when a model does not run, or when its signal-to-noise ratio is below what was asked for."""
-    failed = False
-    for trial in result.report.trials:
-        too_low = wanted is not None and not (trial.snr_db is not None and trial.snr_db >= wanted)
-        if trial.error or too_low:
-            console.say(f"check failed: {trial.form}")
-            failed = True
-    return 1 if failed else 0
+    failures = [f"{trial.form} does not run" for trial in result.report.trials if trial.error]
+    if wanted is not None:
+        failures += [
+            f"{trial.form}: output SNR {decibels(trial.snr_db)}, asked for {wanted:g} dB"
+            for trial in result.report.trials
+            if not trial.error and not (trial.snr_db is not None and trial.snr_db >= wanted)
+        ]
+        if not result.report.trials:
+            failures.append("no model could be tried, so no SNR is known")
+    for failure in failures:
+        console.say(f"check failed: {failure}")
+    return 1 if failures else 0
 
 
 def parse_forms(text: str) -> list[OutputForm]:

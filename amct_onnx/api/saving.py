@@ -1,0 +1,91 @@
+"""Where results go: names, what must not be overwritten, and all files of a result at once or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from amct_onnx.errors import UsageError
+from amct_onnx.graph import ExternalNaming
+from amct_onnx.rewrite import OutputForm
+
+_LONGEST_NAME = 255
+# What a writer puts around a name while it writes, and behind it for external weights.
+_NAME_MARGIN = len(".") + len(".xxxxxxxx") + len(".data")
+
+
+def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, Path]:
+    """The files that a save to `prefix` writes.
+
+    Raises:
+        UsageError: the prefix is a folder rather than a beginning of file names.
+    """
+    text = os.fspath(prefix)
+    stem = Path(text)
+    has_name = not text.endswith((os.sep, "/", f"{os.sep}.", "/.")) and stem.name not in ("", ".", "..")
+    if not has_name:
+        raise UsageError(
+            f"output prefix '{text}' has no file name; give a folder and a beginning, like {stem / 'model'}"
+        )
+    paths = {form.value: stem.with_name(f"{stem.name}_{form.suffix}") for form in forms}
+    for kind, ending in (("record", "record.txt"), ("tensors", "tensors.txt"), ("quant_json", "quant.json")):
+        paths[kind] = stem.with_name(f"{stem.name}_{ending}")
+    return paths
+
+
+def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:
+    """Refuse, before any work is done, what could not be written or would destroy an input.
+
+    Raises:
+        UsageError: names the file and the remedy.
+    """
+    for path in paths.values():
+        if "\0" in str(path) or len(os.fsencode(path.name)) + _NAME_MARGIN > _LONGEST_NAME:
+            raise UsageError(f"{path.name!r} cannot be a file name; choose another prefix with -o")
+    resolved = {path.resolve() for path in inputs}
+    for path in paths.values():
+        if path.resolve() in resolved or any(_is_data_of(path, other) for other in resolved):
+            raise UsageError(f"{path}: this output would overwrite an input of the run; choose another prefix with -o")
+        if path.is_dir():
+            raise UsageError(f"{path}: a folder of this name is in the way; choose another prefix with -o")
+    for folder in {path.parent for path in paths.values()}:
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise UsageError(f"{existing}: cannot write here; choose another output path with -o")
+
+
+@contextmanager
+def all_or_nothing(folder: Path) -> Iterator[Path]:
+    """A folder beside the results to write them to; all of them move to `folder` when everything went well.
+
+    Raises:
+        UsageError: something cannot be written; nothing has changed then.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=".amct_onnx.", dir=folder))
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write here: {error.strerror}; choose another output path") from error
+    try:
+        yield stage
+        for path in sorted(stage.iterdir()):
+            os.replace(path, folder / path.name)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: writing the results fails: {error.strerror or error}; nothing was changed there: free space "
+            "or choose another output path"
+        ) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _is_data_of(output: Path, other: Path) -> bool:
+    """Whether `other` bears a name that external weights of `output` would be written under."""
+    if output.parent.resolve() != other.parent:
+        return False
+    endings = tuple(f"_{naming.value}.external" for naming in ExternalNaming)
+    return other.name == f"{output.name}.data" or other.name.endswith(endings)
