@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,13 @@ PROGRESS_DELAY_SECONDS = 2.0
 
 
 def make_streams_tolerant() -> None:
-    """Escape what the terminal's encoding cannot show, such as layer names in other scripts, instead of failing."""
+    """Escape what the terminal's encoding cannot show, such as layer names in other scripts, instead of failing.
+
+    A stream that was closed before we started becomes one that goes nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

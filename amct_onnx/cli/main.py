@@ -42,8 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED, False)
     except BrokenPipeError:
-        _abandon_stdout()
+        _give_up_stdout()
         return EXIT_DONE
+    except OSError as error:
+        # Our own files are spoken for; what reaches here is the world around, as a full disk behind stdout.
+        _give_up_stdout()
+        return _fail(f"error: {error}", EXIT_BAD_INPUT, arguments.traceback)
     except MemoryError:
         return _fail("error: out of memory; use smaller feeds or fewer --format", EXIT_BAD_INPUT, arguments.traceback)
     except Exception as error:
@@ -51,11 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(message, EXIT_INTERNAL, arguments.traceback)
 
 
-def _abandon_stdout() -> None:
-    """The reader of our output has gone: let what is still buffered go nowhere, or Python complains when it exits."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, sys.stdout.fileno())
-    os.close(sink)
+def _give_up_stdout() -> None:
+    """Let what a dead stdout has not taken go nowhere, or Python complains when it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)
 
 
 def _fail(message: str, code: int, with_traceback: bool) -> int:
