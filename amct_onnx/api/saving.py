@@ -22,7 +22,7 @@ def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, P
     """The files that a save to `prefix` writes.
 
     Raises:
-        UsageError: the prefix is a folder rather than a beginning of file names.
+        UsageError: the prefix is a folder, or nothing a file name can begin with.
     """
     text = os.fspath(prefix)
     stem = Path(text)
@@ -34,6 +34,9 @@ def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, P
     paths = {form.value: stem.with_name(f"{stem.name}_{form.suffix}") for form in forms}
     for kind, ending in (("record", "record.txt"), ("tensors", "tensors.txt"), ("quant_json", "quant.json")):
         paths[kind] = stem.with_name(f"{stem.name}_{ending}")
+    longest = max(len(os.fsencode(path.name)) for path in paths.values()) + _NAME_MARGIN
+    if "\0" in text or longest > _LONGEST_NAME:
+        raise UsageError(f"output prefix {text!r} cannot begin a file name; choose a shorter or plainer one")
     return paths
 
 
@@ -43,9 +46,6 @@ def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:
     Raises:
         UsageError: names the file and the remedy.
     """
-    for path in paths.values():
-        if "\0" in str(path) or len(os.fsencode(path.name)) + _NAME_MARGIN > _LONGEST_NAME:
-            raise UsageError(f"{path.name!r} cannot be a file name; choose another prefix with -o")
     resolved = {path.resolve() for path in inputs}
     for path in paths.values():
         if path.resolve() in resolved or any(_is_data_of(path, other) for other in resolved):
