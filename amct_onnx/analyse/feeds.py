@@ -84,6 +84,8 @@ def _array(value: Any, spec: InputSpec, where: str) -> NDArray[Any]:
     except ValueError as error:
         raise DataError(f"{where}, input '{spec.name}': cannot be made an array: {error}; give equal rows") from error
     where = f"{where}, input '{spec.name}'"
+    if array.dtype == np.object_ and spec.dtype != np.object_:
+        raise DataError(f"{where}: {type(value).__name__} of Python objects, not numbers; convert the data")
     # An empty shape is that of a scalar or an unknown one; the runtime tells them apart.
     is_misfit = len(array.shape) != len(spec.shape) or any(
         isinstance(want, int) and want != have for want, have in zip(spec.shape, array.shape, strict=True)

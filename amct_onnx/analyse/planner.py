@@ -240,7 +240,9 @@ class _Chooser:
         scale = arq(weight, axis, bits=7) if reduced else choose_weight(self._options.weights, weight, axis)
         others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
         is_empty = np.atleast_1d(~np.any(weight, axis=others))
-        return fit_bias(scale, bias, data_scale, is_empty)
+        # A channel that training left all but dead must not take scale_w * scale_d out of float32's normal range.
+        least = np.nextafter(np.float32(np.finfo(np.float32).tiny / min(data_scale, 1.0)), np.float32(np.inf))
+        return np.asarray(np.maximum(fit_bias(scale, bias, data_scale, is_empty), least), np.float32)
 
     def _constant(self, name: str) -> tuple[float, int] | None:
         """A constant operand is covered completely, or not at all when it holds infinite values."""

@@ -8,25 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto
-
 from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.analyse.engine import Calibration, Progress
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
-from amct_onnx.api.result import CompressionResult, LayerSummary, Report, TrialResult
+from amct_onnx.api.assemble import assemble, plain_record
+from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.result import CompressionResult
+from amct_onnx.api.source import Source, load_source, source_files
 from amct_onnx.api.trial import try_models
-from amct_onnx.errors import RecordError, UsageError
-from amct_onnx.graph import BuiltModel, digest, read_model
-from amct_onnx.passes.base import PassTiming, Refusal
+from amct_onnx.errors import UsageError
+from amct_onnx.graph import digest
 from amct_onnx.passes.insert_qdq import QdqTarget
-from amct_onnx.passes.locate import locate_layers
-from amct_onnx.record import LoadedRecord, Record, WeightState, load_record
-from amct_onnx.rewrite import OutputForm, Prepared, prepare, rewrite
-from amct_onnx.rewrite.quants import layer_quants, tensor_quant
+from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
+from amct_onnx.rewrite import OutputForm, prepare
 
 ALL_FORMS = tuple(OutputForm)
-Source = str | os.PathLike[str] | ModelProto
 
 
 def quantize(
@@ -47,18 +44,18 @@ def quantize(
     """Quantize a model to int8.
 
     Args:
-        model: path of an ONNX file, or a ModelProto (not changed). data: calibration feeds: an iterable of dicts by
-        input name, of arrays for a model of one input, or of tuples in
-            input order (labels after the last input are ignored); a torch DataLoader; or onnxruntime's
+        model: path of an ONNX file, or a ModelProto (not changed).
+        data: calibration feeds: an iterable of dicts by input name, of arrays for a model of one input, or of tuples
+            in input order (labels after the last input are ignored); a torch DataLoader; or onnxruntime's
             CalibrationDataReader. Or the :class:`Calibration` of an earlier result or file, which needs no data.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         act: how activation ranges are chosen: ``mse``, ``minmax``, ``ifmr`` or ``percentile``.
         weights: how weight scales are chosen: ``mse``, or ``arq`` (AMCT's symmetric min-max).
         skip: names of layers to leave float.
         symmetric: quantize activations without zero point (implied by the TensorRT target).
-        qdq_target: ``onnxruntime`` or ``tensorrt``. gemm_per_channel: one weight scale per output channel for Gemm
-        and MatMul; by default only when no Ascend model is
-            asked for, since AMCT quantizes them per tensor.
+        qdq_target: ``onnxruntime`` or ``tensorrt``.
+        gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
+            model is asked for, since AMCT quantizes them per tensor.
         reduce_range: 7-bit weights, for x86 machines whose 8-bit kernels saturate.
         trial: run every runnable form beside the float model on the first feeds.
         progress: wraps the iterator of feeds, for a progress bar.
@@ -69,25 +66,30 @@ def quantize(
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    forms, target = _forms(formats), _choice(QdqTarget, qdq_target, "qdq_target")
+    forms, target = _forms(formats), _target(qdq_target, formats)
     per_channel = OutputForm.ASCEND not in forms if gemm_per_channel is None else gemm_per_channel
     options = PlanOptions(
         act=_choice(ActivationAlgorithm, act, "act"),
         weights=_choice(WeightAlgorithm, weights, "weights"),
         symmetric=symmetric or target is QdqTarget.TENSORRT,
-        skip=tuple(skip),
+        skip=(skip,) if isinstance(skip, str) else tuple(skip),
         gemm_per_channel=per_channel,
         reduce_range=reduce_range,
         qdq_tensors=OutputForm.QDQ in forms,
     )
-    proto, base_dir = read_model(model)
+    proto, base_dir = load_source(model)
     prepared = prepare(proto, base_dir)
     plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
-    result = _rewrite_all(
+    result = assemble(
         prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
     )
     trials = try_models(proto, base_dir, result.models, plan.calibration.samples) if trial else ()
-    return replace(_finished(result, model, trials=trials), calibration=plan.calibration)
+    return replace(
+        result,
+        source=source_files(model, proto, base_dir),
+        calibration=plan.calibration,
+        report=replace(result.report, trials=tuple(trials)),
+    )
 
 
 def apply(
@@ -113,109 +115,43 @@ def apply(
     Raises:
         RecordError: a file cannot be read, breaks a rule, or does not belong to the model.
     """
-    forms, target = _forms(formats), _choice(QdqTarget, qdq_target, "qdq_target")
+    forms, target = _forms(formats), _target(qdq_target, formats)
     loaded = record if isinstance(record, Record | LoadedRecord) else load_record(record, strict=strict)
-    extra = _load_tensors(record, tensors, strict=strict)
-    proto, base_dir = read_model(model)
-    plain = _plain(loaded)
-    notes = _check_belongs(plain, proto, base_dir)
+    proto, base_dir = load_source(model)
+    plain = plain_record(loaded)
+    notes = check_belongs(plain, proto, base_dir)
     skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
     prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
-    if extra is None and OutputForm.QDQ in forms:
-        notes.append(
-            "no tensors file was given: only layer inputs are quantized in the QDQ model, so most layers run in float"
-        )
-    result = _rewrite_all(prepared, loaded, _plain(extra) if extra else Record(), forms, target, notes=notes)
-    return _finished(result, model)
-
-
-def _rewrite_all(
-    prepared: Prepared,
-    record: Record | LoadedRecord,
-    tensors: Record,
-    forms: Sequence[OutputForm],
-    target: QdqTarget,
-    *,
-    refusals: Sequence[Refusal] | None = None,
-    feeds: int = 0,
-    notes: Sequence[str] = (),
-) -> CompressionResult:
-    quants, findings = layer_quants(prepared.model, record)
-    plain = _plain(record)
-    pairs = {name: tensor_quant(entry) for name, entry in tensors.layers.items()}
-    models: dict[OutputForm, BuiltModel] = {}
-    timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}
-    for form in forms:
-        models[form], seconds = rewrite(prepared, quants, form, pairs=pairs, target=target)
-        timings[form.value] = tuple(seconds)
-    survey = locate_layers(prepared.model)
-    summaries = tuple(
-        LayerSummary(
-            layer.name,
-            layer.op_type,
-            prepared.fused.get(layer.name, (layer.name,)),
-            quants[layer.name].data.scale,
-            quants[layer.name].data.offset,
-            int(quants[layer.name].weight_scale.size),
-        )
-        for layer in survey.layers
-        if layer.name in quants
-    )
-    if refusals is None:
-        unplanned = [
-            Refusal(layer.name, layer.op_type, "the record has no entry for it")
-            for layer in survey.layers
-            if layer.name not in quants
-        ]
-        refusals = [*survey.refusals, *unplanned]
-    report = Report(
-        layers=summaries,
-        refusals=(*refusals, *prepared.refusals),
-        feeds=feeds,
-        qdq_tensors=len(pairs) if OutputForm.QDQ in forms else 0,
-        notes=(*notes, *(str(finding) for finding in findings)),
-        timings=timings,
-    )
-    return CompressionResult(plain, tensors, models, report)
-
-
-def _finished(result: CompressionResult, model: Source, *, trials: Sequence[TrialResult] = ()) -> CompressionResult:
-    source = None if isinstance(model, ModelProto) else Path(model)
-    return replace(result, source=source, report=replace(result.report, trials=tuple(trials)))
-
-
-def _check_belongs(record: Record, proto: ModelProto, base_dir: Path | None) -> list[str]:
-    """Refuse a record that was made for another model; return notes about one that cannot tell."""
-    header = record.header
-    if header is None:
-        return ["the record carries no header of ours: its weights are taken as recomputable from this model"]
-    if header.weights is WeightState.MODIFIED:
-        raise RecordError(
-            "the record says its weights were modified; apply it to the *_modified_model.onnx written beside it"
-        )
-    if header.source_sha256 is not None and header.source_sha256 != digest(proto, base_dir):
-        raise RecordError(
-            "the record was made for another model (its source sha256 differs); apply it to the model it was made "
-            "from, or delete the '# source sha256' line if the change does not matter"
-        )
-    return []
+    extra = _load_tensors(record, tensors, strict=strict)
+    if extra is None or not plain_record(extra).layers:
+        extra = Record(header=plain.header or RecordHeader())
+        if OutputForm.QDQ in forms:
+            notes.append(
+                "no tensors file was given: only layer inputs are quantized in the QDQ model, so most layers run in "
+                "float"
+            )
+    elif plain_record(extra).header is not None:
+        check_belongs(plain_record(extra), proto, base_dir, what="tensors file")
+    result = assemble(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
+    return replace(result, source=source_files(model, proto, base_dir))
 
 
 def _load_tensors(
     record: object, tensors: str | os.PathLike[str] | Record | LoadedRecord | None, *, strict: bool
 ) -> Record | LoadedRecord | None:
     if tensors is None and isinstance(record, str | os.PathLike):
-        path = Path(record)
-        sibling = path.with_name(path.name.removesuffix("_record.txt") + "_tensors.txt")
-        if path.name.endswith("_record.txt") and sibling.exists():
-            tensors = sibling
+        sibling = sibling_tensors(Path(record))
+        tensors = sibling if sibling is not None and sibling.exists() else None
     if isinstance(tensors, str | os.PathLike):
         return load_record(tensors, strict=strict)
     return tensors
 
 
-def _plain(record: Record | LoadedRecord) -> Record:
-    return record.record if isinstance(record, LoadedRecord) else record
+def sibling_tensors(record: Path) -> Path | None:
+    """The tensors file that belongs to a record file by its name, whether it exists or not."""
+    if not record.name.endswith("_record.txt"):
+        return None
+    return record.with_name(record.name.removesuffix("_record.txt") + "_tensors.txt")
 
 
 def _forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:
@@ -224,6 +160,13 @@ def _forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:
     if not forms:
         raise UsageError("formats is empty; name at least one of ascend, fake_quant, qdq")
     return forms
+
+
+def _target(qdq_target: QdqTarget | str, formats: Sequence[OutputForm | str]) -> QdqTarget:
+    target: QdqTarget = _choice(QdqTarget, qdq_target, "qdq_target")
+    if target is not QdqTarget.ONNXRUNTIME and OutputForm.QDQ not in _forms(formats):
+        raise UsageError(f"qdq_target is '{target.value}', but the qdq form is not asked for; add it, or leave it out")
+    return target
 
 
 def _choice(kind: Any, value: Any, name: str) -> Any:

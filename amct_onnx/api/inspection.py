@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from amct_onnx.api.compress import Source
-from amct_onnx.graph import Node, read_model
+from amct_onnx.api.source import Source, load_source
+from amct_onnx.graph import Node
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.shapes import infer_shapes
 from amct_onnx.passes.base import Refusal
@@ -70,7 +70,7 @@ def inspect(model: Source) -> Inspection:
     Raises:
         ModelError: the model cannot be read.
     """
-    proto, base_dir = read_model(model)
+    proto, base_dir = load_source(model)
     prepared = prepare(proto, base_dir)
     graph = prepared.model
     shapes = infer_shapes(proto)

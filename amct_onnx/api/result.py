@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 from onnx import ModelProto
 
 from amct_onnx.analyse.engine import Calibration
+from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.passes.base import PassTiming, Refusal
-from amct_onnx.record import Record, format_record, save_record
+from amct_onnx.record import Record, format_record
 from amct_onnx.rewrite import OutputForm
 
 logger = logging.getLogger(__name__)
@@ -98,7 +100,7 @@ class CompressionResult:
         tensors: the plan of what only the QDQ form quantizes.
         models: output form -> finished model, weights still references.
         report: what was done.
-        source: path of the source model, None when it was given in memory.
+        source: files of the source model, its external weights included; none when it was given in memory.
         calibration: the statistics that the plan rests on, None when it was applied without data.
     """
 
@@ -106,7 +108,7 @@ class CompressionResult:
     tensors: Record
     models: Mapping[OutputForm, BuiltModel]
     report: Report
-    source: Path | None = None
+    source: tuple[Path, ...] = ()
     calibration: Calibration | None = field(default=None, repr=False)
 
     def model(self, form: OutputForm | str) -> ModelProto:
@@ -116,18 +118,20 @@ class CompressionResult:
             UsageError: the form was not asked for.
             ModelError: its weights are too large for one message.
         """
-        wanted = OutputForm(form)
-        if wanted not in self.models:
-            have = ", ".join(known.value for known in self.models)
-            raise UsageError(f"the result holds no '{wanted.value}' model, only {have}; name it in formats")
-        return self.models[wanted].to_proto()
+        built = {known.value: model for known, model in self.models.items()}
+        wanted = form.value if isinstance(form, OutputForm) else form
+        if wanted not in built:
+            raise UsageError(f"the result holds no '{wanted}' model, only {', '.join(built)}; name it in formats")
+        return built[wanted].to_proto()
 
-    def save(self, prefix: str | Path, *, protect: Iterable[Path] = ()) -> dict[str, Path]:
-        """Write every model, the plan and the fusion map as ``PREFIX_...``.
+    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> dict[str, Path]:
+        """Write every model, the plan and the fusion map as ``PREFIX_...``: all of them, or nothing.
 
         Args:
             prefix: folder and beginning of the file names; folders are made.
             protect: further files that must not be overwritten.
+            keep: files of the plan that this result was made from; where they bear the names of the results they
+                are left as they are, comments included.
 
         Returns:
             Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``) -> path.
@@ -136,17 +140,22 @@ class CompressionResult:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
         paths = output_paths(prefix, self.models)
-        guarded = [*protect, *([self.source] if self.source else [])]
-        _refuse_overwriting(paths, guarded)
-        replaced = [path.name for path in paths.values() if path.exists()]
+        kept = {path.resolve() for path in keep}
+        written = {kind: path for kind, path in paths.items() if not (_is_plan(kind) and path.resolve() in kept)}
+        check_outputs(written, [*protect, *keep, *self.source])
+        replaced = [path.name for path in written.values() if path.exists()]
         if replaced:
             logger.warning("replacing earlier outputs: %s", ", ".join(replaced))
-        for form, built in self.models.items():
-            write_model(built, paths[form.value], _EXTERNAL_NAMING[form])
-        save_record(self.record, paths["record"])
-        save_record(self.tensors, paths["tensors"])
-        with replacing(paths["quant_json"]) as temporary:
-            temporary.write_text(json.dumps(self._fusion_map(), indent=2) + "\n", encoding="utf-8")
+        texts = {
+            "record": format_record(self.record),
+            "tensors": format_record(self.tensors),
+            "quant_json": json.dumps(self._fusion_map(), indent=2) + "\n",
+        }
+        with ExitStack() as staged:
+            for form, built in self.models.items():
+                write_model(built, written[form.value], _EXTERNAL_NAMING[form], staged=staged)
+            for kind in texts.keys() & written.keys():
+                staged.enter_context(replacing(written[kind])).write_bytes(texts[kind].encode())
         return paths
 
     def _fusion_map(self) -> dict[str, Any]:
@@ -169,21 +178,5 @@ class CompressionResult:
         return format_record(self.record)
 
 
-def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, Path]:
-    """The files that a save to `prefix` writes."""
-    prefix = Path(prefix)
-    if not prefix.name or prefix.name in (".", ".."):
-        raise UsageError(f"output prefix '{prefix}' has no file name; give a folder and a beginning, like out/model")
-    paths = {form.value: prefix.with_name(f"{prefix.name}_{form.suffix}") for form in forms}
-    for kind, ending in (("record", "record.txt"), ("tensors", "tensors.txt"), ("quant_json", "quant.json")):
-        paths[kind] = prefix.with_name(f"{prefix.name}_{ending}")
-    return paths
-
-
-def _refuse_overwriting(paths: Mapping[str, Path], guarded: Iterable[Path]) -> None:
-    resolved = {path.resolve() for path in guarded}
-    for path in paths.values():
-        if path.resolve() in resolved:
-            raise UsageError(f"{path}: this output would overwrite an input of the run; choose another prefix with -o")
-        if path.is_dir():
-            raise UsageError(f"{path}: a folder of this name is in the way; choose another prefix with -o")
+def _is_plan(kind: str) -> bool:
+    return kind in ("record", "tensors")

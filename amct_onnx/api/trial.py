@@ -15,7 +15,7 @@ from amct_onnx.errors import AmctError
 from amct_onnx.graph import BuiltModel
 from amct_onnx.graph.weights import Array
 from amct_onnx.rewrite import OutputForm
-from amct_onnx.runtime import fetch, open_session
+from amct_onnx.runtime import fetch, open_session, tensor_outputs
 
 
 def try_models(
@@ -29,22 +29,28 @@ def try_models(
     if not runnable or not samples:
         return ()
     session = open_session(proto, base_dir=base_dir)
-    names = [output.name for output in session.get_outputs()]
+    names = tensor_outputs(session)
     wanted = [fetch(session, names, sample) for sample in samples]
     return tuple(_try(form, models[form], names, samples, wanted) for form in runnable)
 
 
 def signal_to_noise(wanted: Sequence[Array], got: Sequence[Array]) -> float:
-    """``10 log10(sum(x^2) / sum((x - y)^2))`` over all arrays, in float64; inf when equal, nan when not comparable."""
+    """``10 log10(sum(x^2) / sum((x - y)^2))`` over the finite values of all float arrays, in float64.
+
+    inf when equal, nan when there is nothing to compare.
+    """
     signal = noise = 0.0
+    compared = 0
     for x, y in zip(wanted, got, strict=True):
         if x.shape != y.shape:
             return math.nan
         if x.dtype.kind == "f":
             finite = np.isfinite(x)
-            signal += float(np.sum(np.square(x[finite], dtype=np.float64)))
-            noise += float(np.sum(np.square(x[finite].astype(np.float64) - y[finite])))
-    if math.isnan(noise):
+            compared += int(finite.sum())
+            with np.errstate(over="ignore", invalid="ignore"):
+                signal += float(np.sum(np.square(x[finite], dtype=np.float64)))
+                noise += float(np.sum(np.square(x[finite].astype(np.float64) - y[finite])))
+    if not compared or not math.isfinite(noise):
         return math.nan
     return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 

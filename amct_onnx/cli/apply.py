@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 
 from amct_onnx.api import apply
+from amct_onnx.api.compress import sibling_tensors
+from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.quantize import parse_forms
 from amct_onnx.cli.report import result_json, show_result
@@ -12,16 +14,21 @@ from amct_onnx.cli.report import result_json, show_result
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Rewrite by a plan, save, report."""
+    forms = parse_forms(arguments.format)
+    plan = [arguments.record, arguments.tensors or sibling_tensors(arguments.record)]
+    keep = [path for path in plan if path is not None and path.exists()]
+    paths = output_paths(arguments.output, forms)
+    models = {kind: path for kind, path in paths.items() if kind not in ("record", "tensors")}
+    check_outputs(models, [arguments.model, *keep])
     result = apply(
         arguments.model,
         arguments.record,
         tensors=arguments.tensors,
-        formats=parse_forms(arguments.format),
+        formats=forms,
         qdq_target=arguments.qdq_target,
         strict=arguments.strict,
     )
-    inputs = [arguments.record, *([arguments.tensors] if arguments.tensors else [])]
-    paths = result.save(arguments.output, protect=inputs)
+    paths = result.save(arguments.output, keep=keep)
     show_result(console, result, paths)
     console.result(result_json(result, paths))
     return 0

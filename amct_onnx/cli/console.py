@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,19 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 PROGRESS_DELAY_SECONDS = 2.0
+
+
+def make_streams_tolerant() -> None:
+    """Escape what the terminal's encoding cannot show, such as layer names in other scripts, instead of failing.
+
+    A stream that was closed before we started becomes one that goes nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,8 @@ class Console:
     def result(self, data: dict[str, Any]) -> None:
         """The result as JSON, when asked for."""
         if self.as_json:
-            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=not is_unicode) + "\n")
 
     def progress(self, description: str, total: int | None = None) -> Any:
         """A wrapper of an iterable that shows a bar after two seconds, on a terminal only."""

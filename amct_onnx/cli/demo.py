@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from amct_onnx import demo
 from amct_onnx.api import quantize
+from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import file_size, result_json, show_result
+from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime import fetch, open_session
 from amct_onnx.runtime.latency import compare_latency
 
@@ -23,6 +25,7 @@ _BATCH = 50
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compress the demo model, score all forms on labelled data, print the comparison."""
+    check_outputs(output_paths(arguments.output, OutputForm), [])
     data = demo.load()
     console.say("model: mnist_mobilenet, trained on MNIST; 200 training images calibrate, 1,000 test images score")
     feeds = [{demo.INPUT_NAME: batch} for batch in np.split(data.calibration_images, 4)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from amct_onnx import __version__
@@ -31,11 +32,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _decibels(text: str) -> float:
+    value = float(text)
+    if math.isnan(value):
+        raise ValueError("not a number")
+    return value
+
+
 def _common() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     group = common.add_argument_group("output")
-    group.add_argument("-v", "--verbose", action="store_true", help="show details and the time of every pass")
-    group.add_argument("-q", "--quiet", action="store_true", help="show nothing but errors (and JSON, when asked for)")
+    loudness = group.add_mutually_exclusive_group()
+    loudness.add_argument("-v", "--verbose", action="store_true", help="show details and the time of every pass")
+    loudness.add_argument("-q", "--quiet", action="store_true", help="show nothing but errors (and JSON, if asked for)")
     group.add_argument("--traceback", action="store_true", help="show where an error comes from")
     return common
 
@@ -119,7 +128,7 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
     )
     parser.add_argument(
         "--check-snr",
-        type=float,
+        type=_decibels,
         metavar="DB",
         help="exit with 1 when a model's output signal-to-noise ratio on the first feeds is below this",
     )

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
 
 from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.api import (
-    Calibration,
     CompressionResult,
     load_calibration,
     merge_calibrations,
     quantize,
     save_calibration,
 )
-from amct_onnx.api.result import output_paths
+from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli.console import Console
-from amct_onnx.cli.report import result_json, show_result
+from amct_onnx.cli.report import decibels, result_json, show_result
 from amct_onnx.errors import UsageError
 from amct_onnx.rewrite import OutputForm
 
@@ -25,11 +22,15 @@ from amct_onnx.rewrite import OutputForm
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Quantize, save, report."""
     forms = parse_forms(arguments.format)
-    output_paths(arguments.output, forms)
+    if arguments.check_snr is not None and forms == [OutputForm.ASCEND]:
+        raise UsageError("--check-snr: the ascend form does not run here; add fake_quant or qdq to --format")
     feeds = find_feeds(arguments.data) if arguments.data else None
-    statistics = (
-        merge_calibrations([load_calibration(path) for path in arguments.statistics or []]) if not feeds else None
-    )
+    inputs = [*(feeds.files if feeds else arguments.statistics)]
+    outputs = output_paths(arguments.output, forms)
+    if arguments.save_statistics:
+        outputs["statistics"] = arguments.save_statistics
+    check_outputs(outputs, [arguments.model, *inputs])
+    statistics = None if feeds else merge_calibrations([load_calibration(path) for path in arguments.statistics])
     result = quantize(
         arguments.model,
         feeds or statistics,
@@ -43,35 +44,29 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         reduce_range=arguments.reduce_range,
         progress=console.progress("calibrating", len(feeds) if feeds else None),
     )
-    protect = [*(feeds.files if feeds else arguments.statistics)]
-    paths = result.save(arguments.output, protect=protect)
+    paths = result.save(arguments.output, protect=inputs)
     if arguments.save_statistics and result.calibration:
-        paths["statistics"] = _save_statistics(
-            result.calibration, arguments.save_statistics, [arguments.model, *protect]
-        )
+        save_calibration(result.calibration, arguments.save_statistics)
+        paths["statistics"] = arguments.save_statistics
     show_result(console, result, paths)
     console.result(result_json(result, paths))
     return _check(result, arguments.check_snr, console)
 
 
-def _save_statistics(calibration: Calibration, path: Path, inputs: Sequence[Path]) -> Path:
-    if path.resolve() in {given.resolve() for given in inputs}:
-        raise UsageError(
-            f"{path}: the statistics would overwrite an input of the run; choose another --save-statistics"
-        )
-    save_calibration(calibration, path)
-    return path
-
-
 def _check(result: CompressionResult, wanted: float | None, console: Console) -> int:
     """1 when a model does not run, or when its signal-to-noise ratio is below what was asked for."""
-    failed = False
-    for trial in result.report.trials:
-        too_low = wanted is not None and not (trial.snr_db is not None and trial.snr_db >= wanted)
-        if trial.error or too_low:
-            console.say(f"check failed: {trial.form}")
-            failed = True
-    return 1 if failed else 0
+    failures = [f"{trial.form} does not run" for trial in result.report.trials if trial.error]
+    if wanted is not None:
+        failures += [
+            f"{trial.form}: output SNR {decibels(trial.snr_db)}, asked for {wanted:g} dB"
+            for trial in result.report.trials
+            if not trial.error and not (trial.snr_db is not None and trial.snr_db >= wanted)
+        ]
+        if not result.report.trials:
+            failures.append("no model could be tried, so no SNR is known")
+    for failure in failures:
+        console.say(f"check failed: {failure}")
+    return 1 if failures else 0
 
 
 def parse_forms(text: str) -> list[OutputForm]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.source import load_source
 from amct_onnx.cli.console import Console
 from amct_onnx.errors import RecordError
-from amct_onnx.graph import read_model
-from amct_onnx.record import Record, load_record
-from amct_onnx.rewrite import prepare
+from amct_onnx.record import LoadedRecord, Record, load_record
+from amct_onnx.rewrite import OutputForm, prepare, rewrite
 from amct_onnx.rewrite.quants import layer_quants
 
 
@@ -23,9 +25,7 @@ def run_check(arguments: argparse.Namespace, console: Console) -> int:
     try:
         loaded = load_record(arguments.file, strict=True)
         if arguments.model:
-            skip_fusion = [name for name, entry in loaded.record.layers.items() if entry.skip_fusion]
-            proto, base_dir = read_model(arguments.model)
-            layer_quants(prepare(proto, base_dir, skip_fusion=skip_fusion).model, loaded)
+            _check_fits(loaded, arguments.model)
     except RecordError as error:
         console.result({"file": str(arguments.file), "valid": False, "faults": str(error).splitlines()})
         console.say(str(error))
@@ -33,6 +33,16 @@ def run_check(arguments: argparse.Namespace, console: Console) -> int:
     console.result({"file": str(arguments.file), "valid": True, "faults": []})
     console.say(f"{arguments.file}: {_counts(loaded.record)}; no fault found")
     return 0
+
+
+def _check_fits(loaded: LoadedRecord, source: Path) -> None:
+    """Go as far as applying the record goes, weights excepted."""
+    proto, base_dir = load_source(source)
+    check_belongs(loaded.record, proto, base_dir)
+    skip_fusion = [name for name, entry in loaded.record.layers.items() if entry.skip_fusion]
+    prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
+    quants, _ = layer_quants(prepared.model, loaded, strict=True)
+    rewrite(prepared, quants, OutputForm.ASCEND)
 
 
 def run_show(arguments: argparse.Namespace, console: Console) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 from amct_onnx.api import CompressionResult, Report
 from amct_onnx.cli.console import Console
+from amct_onnx.rewrite import OutputForm
+from amct_onnx.runtime.machine import saturation_note
 
 _LISTED = 20
 
@@ -31,6 +33,9 @@ def show_result(console: Console, result: CompressionResult, paths: Mapping[str,
         console.say(f"tried {trial.form}: {outcome}")
     for note in report.notes:
         console.say(f"note: {note}")
+    machine = saturation_note() if OutputForm.QDQ in result.models else None
+    if machine:
+        console.say(f"note: {machine}")
     if console.verbose:
         show_timings(console, report)
     console.say("files written:")

@@ -47,11 +47,23 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> tuple[ModelProto,
     return proto, path.resolve().parent
 
 
-def write_model(built: BuiltModel, path: Path, naming: ExternalNaming = ExternalNaming.ONE_FILE) -> list[Path]:
+def write_model(
+    built: BuiltModel,
+    path: Path,
+    naming: ExternalNaming = ExternalNaming.ONE_FILE,
+    *,
+    staged: ExitStack | None = None,
+) -> list[Path]:
     """Write a model; weights beside it when the source had them so or when it is too large for one file.
 
     Nothing is visible under its final name before everything has been written, and no file is overwritten but the
     model at `path` and the weight files that belong to it.
+
+    Args:
+        built: the model.
+        path: where it goes.
+        naming: how weight files are named.
+        staged: a stack that holds back the files of several writes, which all take their places when it closes.
 
     Returns:
         Every file written, the model first.
@@ -63,11 +75,12 @@ def write_model(built: BuiltModel, path: Path, naming: ExternalNaming = External
     proto = ModelProto()
     proto.CopyFrom(built.skeleton)
     files: list[Path] = []
-    with ExitStack() as staged:
+    with ExitStack() as own:
+        stack = staged or own
         # The stack unwinds backwards: weight files take their places first, the model last.
-        temporary = staged.enter_context(replacing(path))
+        temporary = stack.enter_context(replacing(path))
         if built.has_external_source or built.nbytes > PROTOBUF_LIMIT:
-            files = move_weights(built, proto, path, naming, lambda file: staged.enter_context(replacing(file)))
+            files = move_weights(built, proto, path, naming, lambda file: stack.enter_context(replacing(file)))
         with temporary.open("wb") as stream:
             write_stream(stream, proto, [_initializer(built, header) for header in proto.graph.initializer])
     return [path, *files]
@@ -97,7 +110,10 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, path)
     except OSError as error:
-        raise UsageError(f"{path}: cannot write here: {error.strerror or error}; choose another output path") from error
+        raise UsageError(
+            f"{path}: cannot write here: {error.strerror or error}; nothing was changed: free space or choose another "
+            "output path"
+        ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

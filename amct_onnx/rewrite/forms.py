@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 
-from amct_onnx.graph import BuiltModel, build
+from amct_onnx.graph import BuiltModel, Model, build
 from amct_onnx.passes.base import Pass, PassTiming, run_pipeline
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_gemm import FoldGemm
@@ -15,6 +15,8 @@ from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerDequants, LowerQuants
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.rewrite.prepare import Prepared
+
+_LOWERING: tuple[Pass, ...] = (LowerQuants(), LowerDequants())
 
 
 class OutputForm(enum.Enum):
@@ -35,6 +37,40 @@ class OutputForm(enum.Enum):
         return {"ascend": "deploy_model", "fake_quant": "fake_quant_model", "qdq": "qdq_model"}[self.value] + ".onnx"
 
 
+Rewritten = tuple[BuiltModel, list[PassTiming]]
+
+
+def rewrite_all(
+    prepared: Prepared,
+    quants: Mapping[str, LayerQuant],
+    forms: Sequence[OutputForm],
+    *,
+    pairs: Mapping[str, TensorQuant] | None = None,
+    target: QdqTarget = QdqTarget.ONNXRUNTIME,
+) -> dict[OutputForm, Rewritten]:
+    """Rewrite a prepared model into several forms; arguments and results as of :func:`rewrite`.
+
+    The fake-quant model is the deploy model with other operators, so the two share their first passes.
+    """
+    both = {OutputForm.ASCEND, OutputForm.FAKE_QUANT}
+    is_shared = both <= set(forms) and prepared.at_opset(OutputForm.FAKE_QUANT.minimum_opset) is prepared
+    done: dict[OutputForm, Rewritten] = {}
+    for form in forms:
+        if is_shared and form in both:
+            if form not in done:
+                done.update(_deploy_and_fake(prepared, quants))
+        else:
+            done[form] = rewrite(prepared, quants, form, pairs=pairs, target=target)
+    return {form: done[form] for form in forms}
+
+
+def _deploy_and_fake(prepared: Prepared, quants: Mapping[str, LayerQuant]) -> dict[OutputForm, Rewritten]:
+    model, timings = _surgery(prepared, quants, OutputForm.ASCEND, {}, QdqTarget.ONNXRUNTIME)
+    fake = model.copy()
+    _, lowering = run_pipeline(fake, _LOWERING)
+    return {OutputForm.ASCEND: (build(model), timings), OutputForm.FAKE_QUANT: (build(fake), [*timings, *lowering])}
+
+
 def rewrite(
     prepared: Prepared,
     quants: Mapping[str, LayerQuant],
@@ -42,7 +78,7 @@ def rewrite(
     *,
     pairs: Mapping[str, TensorQuant] | None = None,
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
-) -> tuple[BuiltModel, list[PassTiming]]:
+) -> Rewritten:
     """Rewrite a prepared model into one form.
 
     Args:
@@ -55,12 +91,22 @@ def rewrite(
     Returns:
         The finished model and the seconds each pass took.
     """
-    prepared = prepared.at_opset(form.minimum_opset)
+    model, timings = _surgery(prepared.at_opset(form.minimum_opset), quants, form, pairs or {}, target)
+    return build(model), timings
+
+
+def _surgery(
+    prepared: Prepared,
+    quants: Mapping[str, LayerQuant],
+    form: OutputForm,
+    pairs: Mapping[str, TensorQuant],
+    target: QdqTarget,
+) -> tuple[Model, list[PassTiming]]:
     model = prepared.model.copy()
     _, timings = run_pipeline(model, [FoldGemm(quants.keys())])
     layers = [layer for layer in locate_layers(model).layers if layer.name in quants]
-    _, more = run_pipeline(model, _pipeline(form, layers, quants, pairs or {}, target))
-    return build(model), [*timings, *more]
+    _, more = run_pipeline(model, _pipeline(form, layers, quants, pairs, target))
+    return model, [*timings, *more]
 
 
 def _pipeline(
@@ -88,4 +134,4 @@ def _pipeline(
     ]
     if form is OutputForm.ASCEND:
         return ascend
-    return [*ascend, LowerQuants(), LowerDequants()]
+    return [*ascend, *_LOWERING]

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from amct_onnx.graph import Model
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
-from amct_onnx.record import Finding, LayerFacts, LayerRecord, LoadedRecord, Record, validate_record
+from amct_onnx.record import (
+    Finding,
+    LayerFacts,
+    LayerRecord,
+    LoadedRecord,
+    Record,
+    Severity,
+    validate_record,
+)
+from amct_onnx.record.check import as_loaded, placed
+from amct_onnx.record.complaints import Complaint
+from amct_onnx.record.findings import raise_errors
+from amct_onnx.record.tensor_rules import tensor_complaints, zero_point_complaints
+from amct_onnx.record.unapplied import unapplied_findings
 
 _BITS = {"INT4": 4, "INT6": 6, "INT7": 7, "INT8": 8, "INT16": 16}
 
 
-def layer_quants(model: Model, record: Record | LoadedRecord) -> tuple[dict[str, LayerQuant], tuple[Finding, ...]]:
+def layer_quants(
+    model: Model, record: Record | LoadedRecord, *, symmetric_only: bool = False, strict: bool = False
+) -> tuple[dict[str, LayerQuant], tuple[Finding, ...]]:
     """Quantization of each layer that the record quantizes.
 
     Args:
         model: named and fused.
         record: the plan.
+        symmetric_only: refuse zero points, for a target that has none.
+        strict: warnings are errors.
 
     Returns:
         Layer name -> quantization, and the warnings found on the way.
@@ -25,18 +44,81 @@ def layer_quants(model: Model, record: Record | LoadedRecord) -> tuple[dict[str,
     Raises:
         RecordError: an entry breaks a rule or does not fit the model.
     """
+    loaded = as_loaded(record)
     survey = locate_layers(model)
     facts: dict[str, LayerFacts | str] = {layer.name: layer_facts(layer) for layer in survey.layers}
     facts.update({refusal.node: refusal.reason for refusal in survey.refusals})
     nodes = {node.name: len(node.inputs) for graph in model.graphs() for node in graph.nodes}
-    findings = validate_record(record, facts, nodes=nodes)
-    plain = record.record if isinstance(record, LoadedRecord) else record
+    findings = [*loaded.findings, *validate_record(record, facts, nodes=nodes), *unapplied_findings(loaded)]
+    for name, entry in loaded.record.layers.items():
+        findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
+    raise_errors(loaded.source, findings, strict=strict)
     quants = {
         name: LayerQuant(tensor_quant(entry), np.asarray(entry.scale_w, np.float32), _BITS[entry.weight_type])
-        for name, entry in plain.layers.items()
+        for name, entry in loaded.record.layers.items()
         if not entry.is_empty and not entry.is_tensor_quantize
     }
-    return quants, findings
+    return quants, tuple(dict.fromkeys(findings))
+
+
+def tensor_quants(
+    model: Model,
+    tensors: Record | LoadedRecord,
+    layers: Mapping[str, LayerQuant],
+    *,
+    symmetric_only: bool = False,
+    strict: bool = False,
+) -> tuple[dict[str, TensorQuant], tuple[Finding, ...]]:
+    """Quantization of each tensor that only the QDQ form quantizes.
+
+    Args:
+        model: named and fused.
+        tensors: the plan, keyed by tensor name.
+        layers: the layers that the record quantizes; their inputs are the record's affair.
+        symmetric_only: refuse zero points, for a target that has none.
+        strict: warnings are errors.
+
+    Returns:
+        Tensor name -> quantization, and the warnings found on the way.
+
+    Raises:
+        RecordError: an entry breaks a rule.
+    """
+    loaded = as_loaded(tensors)
+    names = {tensor.name for tensor in (*model.graph.inputs, *model.graph.initializers.values())}
+    names |= {tensor.name for node in model.graph.nodes for tensor in node.outputs}
+    inputs = {layer.activation.name: layer.name for layer in locate_layers(model).layers if layer.name in layers}
+    findings, quants = [*loaded.findings], {}
+    for name, entry in loaded.record.layers.items():
+        findings += placed(loaded, name, tensor_complaints(entry))
+        findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
+        if name in inputs:
+            message = f'it is the input of layer "{inputs[name]}", whose entry in the record is used instead'
+            findings += placed(loaded, name, [Complaint(None, message, Severity.WARNING)])
+        elif name not in names:
+            message = "the model has no such tensor; correct the name, or delete the entry"
+            findings += placed(loaded, name, [Complaint(None, message, Severity.WARNING)])
+        elif entry.scale_d is not None and entry.offset_d is not None:
+            quants[name] = entry
+    raise_errors(loaded.source, findings, strict=strict)
+    return {name: tensor_quant(entry) for name, entry in quants.items()}, tuple(dict.fromkeys(findings))
+
+
+def shared_input_notes(model: Model, quants: Mapping[str, LayerQuant]) -> tuple[str, ...]:
+    """Say where two layers read one tensor with different scales, of which the QDQ form can take but one."""
+    seen: dict[str, str] = {}
+    notes: list[str] = []
+    for layer in locate_layers(model).layers:
+        if layer.name not in quants:
+            continue
+        name = layer.activation.name
+        first = seen.setdefault(name, layer.name)
+        if quants[first].data != quants[layer.name].data:
+            notes.append(
+                f"layers '{first}' and '{layer.name}' read tensor '{name}' with different scale_d or offset_d; "
+                "the QDQ model quantizes it once for both"
+            )
+    return tuple(notes)
 
 
 def layer_facts(layer: Layer) -> LayerFacts:

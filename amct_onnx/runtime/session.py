@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 from collections.abc import Mapping, Sequence
@@ -90,14 +91,32 @@ def open_session(
         options.optimized_model_filepath = str(optimized_path)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     if not isinstance(model, Path):
-        folder = Path.cwd() if base_dir is None else base_dir
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+        folder = str(Path.cwd() if base_dir is None else base_dir)
+        # onnxruntime takes no path that is not Unicode; models without external weights do not need it.
+        with contextlib.suppress(UnicodeEncodeError):
+            folder.encode()
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    source = str(model) if isinstance(model, Path) else _distinctly_named(model).SerializeToString()
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # onnxruntime's exceptions share no base class of their own.
         raise ModelError(f"onnxruntime cannot load the model: {_explained(error)}") from error
+
+
+def _distinctly_named(model: ModelProto) -> ModelProto:
+    """`model` itself, or a copy in which doubled node names are gone: onnxruntime refuses them, names are optional."""
+    names = [node.name for node in model.graph.node if node.name]
+    if len(set(names)) == len(names):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    seen: set[str] = set()
+    for node in copy.graph.node:
+        if node.name in seen:
+            node.name = ""
+        seen.add(node.name)
+    return copy
 
 
 def input_specs(session: ort.InferenceSession) -> tuple[InputSpec, ...]:

@@ -1,0 +1,116 @@
+"""From a plan to a result: every form rewritten, and the report of what was done and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from amct_onnx.api.result import CompressionResult, LayerSummary, Report
+from amct_onnx.passes.base import PassTiming, Refusal
+from amct_onnx.passes.insert_qdq import QdqTarget
+from amct_onnx.passes.locate import Survey, locate_layers
+from amct_onnx.passes.quant_params import LayerQuant
+from amct_onnx.record import LoadedRecord, Record
+from amct_onnx.rewrite import OutputForm, Prepared, rewrite_all
+from amct_onnx.rewrite.quants import layer_quants, shared_input_notes, tensor_quants
+
+
+def assemble(
+    prepared: Prepared,
+    record: Record | LoadedRecord,
+    tensors: Record | LoadedRecord,
+    forms: Sequence[OutputForm],
+    target: QdqTarget,
+    *,
+    refusals: Sequence[Refusal] | None = None,
+    feeds: int = 0,
+    notes: Sequence[str] = (),
+    strict: bool = False,
+) -> CompressionResult:
+    """Rewrite a prepared model by a plan.
+
+    Args:
+        prepared: the model; not changed.
+        record: the plan of the layers.
+        tensors: the plan of what only the QDQ form quantizes.
+        forms: what to make.
+        target: runtime of the QDQ form.
+        refusals: what planning left float; None to find out from the record.
+        feeds: number of calibration feeds, for the report.
+        notes: what the report should say besides.
+        strict: warnings about the plan are errors.
+
+    Raises:
+        RecordError: the plan does not fit the model.
+    """
+    symmetric_only = target is QdqTarget.TENSORRT
+    quants, findings = layer_quants(prepared.model, record, symmetric_only=symmetric_only, strict=strict)
+    pairs, more = tensor_quants(prepared.model, tensors, quants, symmetric_only=symmetric_only, strict=strict)
+    rewritten = rewrite_all(prepared, quants, forms, pairs=pairs, target=target)
+    timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}
+    timings.update({form.value: tuple(seconds) for form, (_, seconds) in rewritten.items()})
+    survey = locate_layers(prepared.model)
+    warnings = [str(finding) for finding in (*findings, *more)]
+    report = Report(
+        layers=_summaries(prepared, survey, quants),
+        refusals=(*(_unplanned(survey, quants) if refusals is None else refusals), *prepared.refusals),
+        feeds=feeds,
+        qdq_tensors=len(pairs) if OutputForm.QDQ in forms else 0,
+        notes=(*notes, *warnings, *_notes(prepared, survey, quants, forms)),
+        timings=timings,
+    )
+    models = {form: built for form, (built, _) in rewritten.items()}
+    return CompressionResult(plain_record(record), plain_record(tensors), models, report)
+
+
+def plain_record(record: Record | LoadedRecord) -> Record:
+    """The record without where it was read from."""
+    return record.record if isinstance(record, LoadedRecord) else record
+
+
+def _summaries(prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQuant]) -> tuple[LayerSummary, ...]:
+    return tuple(
+        LayerSummary(
+            layer.name,
+            layer.op_type,
+            prepared.fused.get(layer.name, (layer.name,)),
+            quants[layer.name].data.scale,
+            quants[layer.name].data.offset,
+            int(quants[layer.name].weight_scale.size),
+        )
+        for layer in survey.layers
+        if layer.name in quants
+    )
+
+
+def _unplanned(survey: Survey, quants: Mapping[str, LayerQuant]) -> list[Refusal]:
+    left = [layer for layer in survey.layers if layer.name not in quants]
+    return [
+        *survey.refusals,
+        *(Refusal(layer.name, layer.op_type, "the record does not quantize it") for layer in left),
+    ]
+
+
+def _notes(
+    prepared: Prepared,
+    survey: Survey,
+    quants: Mapping[str, LayerQuant],
+    forms: Sequence[OutputForm],
+) -> list[str]:
+    """What a user should know about this plan in these forms."""
+    notes: list[str] = []
+    if not quants:
+        notes.append("the record quantizes no layer")
+    if OutputForm.QDQ in forms:
+        notes += shared_input_notes(prepared.model, quants)
+    if OutputForm.ASCEND in forms:
+        wide = [
+            layer.name
+            for layer in survey.layers
+            if layer.name in quants and not layer.spec.per_channel and quants[layer.name].weight_scale.size > 1
+        ]
+        if wide:
+            notes.append(
+                f"{len(wide)} Gemm or MatMul layers, like '{wide[0]}', have a weight scale per output channel, which "
+                "AMCT's own tools do not write; without --gemm-per-channel the ascend form gets one"
+            )
+    return notes

@@ -1,0 +1,63 @@
+"""Where results go: their names, what must not be overwritten, and where nothing can be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from amct_onnx.errors import UsageError
+from amct_onnx.graph import ExternalNaming
+from amct_onnx.rewrite import OutputForm
+
+_LONGEST_NAME = 255
+# What a writer puts around a name while it writes, and behind it for external weights.
+_NAME_MARGIN = len(".") + len(".xxxxxxxx") + len(".data")
+
+
+def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, Path]:
+    """The files that a save to `prefix` writes.
+
+    Raises:
+        UsageError: the prefix is a folder, or nothing a file name can begin with.
+    """
+    text = os.fspath(prefix)
+    stem = Path(text)
+    has_name = not text.endswith((os.sep, "/", f"{os.sep}.", "/.")) and stem.name not in ("", ".", "..")
+    if not has_name:
+        raise UsageError(
+            f"output prefix '{text}' has no file name; give a folder and a beginning, like {stem / 'model'}"
+        )
+    paths = {form.value: stem.with_name(f"{stem.name}_{form.suffix}") for form in forms}
+    for kind, ending in (("record", "record.txt"), ("tensors", "tensors.txt"), ("quant_json", "quant.json")):
+        paths[kind] = stem.with_name(f"{stem.name}_{ending}")
+    longest = max(len(os.fsencode(path.name)) for path in paths.values()) + _NAME_MARGIN
+    if "\0" in text or longest > _LONGEST_NAME:
+        raise UsageError(f"output prefix {text!r} cannot begin a file name; choose a shorter or plainer one")
+    return paths
+
+
+def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:
+    """Refuse, before any work is done, what could not be written or would destroy an input.
+
+    Raises:
+        UsageError: names the file and the remedy.
+    """
+    resolved = {path.resolve() for path in inputs}
+    for path in paths.values():
+        if path.resolve() in resolved or any(_is_data_of(path, other) for other in resolved):
+            raise UsageError(f"{path}: this output would overwrite an input of the run; choose another prefix with -o")
+        if path.is_dir():
+            raise UsageError(f"{path}: a folder of this name is in the way; choose another prefix with -o")
+    for folder in {path.parent for path in paths.values()}:
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise UsageError(f"{existing}: cannot write here; choose another output path with -o")
+
+
+def _is_data_of(output: Path, other: Path) -> bool:
+    """Whether `other` bears a name that external weights of `output` would be written under."""
+    if output.parent.resolve() != other.parent:
+        return False
+    endings = tuple(f"_{naming.value}.external" for naming in ExternalNaming)
+    return other.name == f"{output.name}.data" or other.name.endswith(endings)

@@ -1,0 +1,114 @@
+"""Models as callers give them: read, and checked for what every later step takes for granted."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from amct_onnx.errors import ModelError
+from amct_onnx.graph import read_model
+from amct_onnx.graph.weights import StoredValues
+
+Source: TypeAlias = str | os.PathLike[str] | ModelProto
+
+_PACKED_TYPES = {"UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2"}
+
+
+def load_source(source: Source) -> tuple[ModelProto, Path | None]:
+    """Read a model without its external weights.
+
+    Returns:
+        The model and the folder its external weights are relative to (None for a ModelProto).
+
+    Raises:
+        ModelError: it cannot be read, or a node or weight contradicts itself.
+    """
+    proto, base_dir = read_model(source)
+    if not proto.graph.node:
+        raise ModelError("the model has no nodes; export it again")
+    opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    _check_graph(proto.graph, frozenset(), opset)
+    return proto, base_dir
+
+
+def source_files(source: Source, proto: ModelProto, base_dir: Path | None) -> tuple[Path, ...]:
+    """The files a model is read from: itself, and those of its external weights."""
+    own = [] if isinstance(source, ModelProto) else [Path(source)]
+    stored = (StoredValues(tensor, base_dir) for tensor in proto.graph.initializer if _is_external(tensor))
+    return tuple(dict.fromkeys([*own, *(values.location()[0] for values in stored)]))
+
+
+def _check_graph(graph: GraphProto, outer: Set[str], opset: int) -> None:
+    known = {*outer, *(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)}
+    known |= {sparse.values.name for sparse in graph.sparse_initializer}
+    known |= {name for node in graph.node for name in node.output}
+    for tensor in graph.initializer:
+        _check_size(tensor)
+    for node in graph.node:
+        _check_arity(node, opset)
+        for name in node.input:
+            if name and name not in known:
+                raise ModelError(
+                    f"{_called(node)} reads tensor '{name}', which nothing in the model makes; export it again"
+                )
+        for body in _bodies(node):
+            _check_graph(body, known, opset)
+
+
+def _check_arity(node: NodeProto, opset: int) -> None:
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, "") or opset < 1:
+        return
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return
+    for kind, names, least in (("input", node.input, schema.min_input), ("output", node.output, schema.min_output)):
+        if len(names) < least:
+            raise ModelError(
+                f"{_called(node)} has {len(names)} {kind}s, the operator needs at least {least}; export the model again"
+            )
+
+
+def _check_size(tensor: TensorProto) -> None:
+    """Weights kept in the model as bytes must be as many as type and shape say; other kinds are left to onnx."""
+    names = TensorProto.DataType
+    is_known = tensor.data_type in names.values() and tensor.data_type not in (names.Value("UNDEFINED"),)
+    if _is_external(tensor) or not is_known or names.Name(tensor.data_type) in _PACKED_TYPES:
+        return
+    count = math.prod(tensor.dims)
+    if tensor.HasField("raw_data"):
+        have, want, unit = len(tensor.raw_data), count * _item_size(tensor), "bytes"
+    elif tensor.data_type == TensorProto.FLOAT:
+        have, want, unit = len(tensor.float_data), count, "values"
+    else:
+        return
+    if have != want:
+        raise ModelError(
+            f"weight '{tensor.name}' of shape {list(tensor.dims)} holds {have} {unit} instead of {want}; "
+            "the file is damaged, export the model again"
+        )
+
+
+def _item_size(tensor: TensorProto) -> int:
+    return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _is_external(tensor: TensorProto) -> bool:
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def _bodies(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _called(node: NodeProto) -> str:
+    return f"node '{node.name}' ({node.op_type})" if node.name else f"a node without name ({node.op_type})"

@@ -1,0 +1,98 @@
+"""What a save writes, and what it must never touch."""
+
+import resource
+import shutil
+
+import onnx
+import pytest
+from small_models import FEED, conv_net
+
+import amct_onnx
+from amct_onnx.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def result():
+    return amct_onnx.quantize(conv_net(), [FEED], trial=False)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def small_files_only():
+    """Files may not exceed 1 kB while this is in force, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_changes_nothing(result, tmp_path, small_files_only):
+    (tmp_path / "m_record.txt").write_text("an earlier one")
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match="nothing was changed"):
+        result.save(tmp_path / "m")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["m_deploy_model.onnx", "m_quant.json"])
+def test_a_folder_in_the_way_of_one_file_stops_all(result, tmp_path, kind):
+    (tmp_path / kind).mkdir()
+    with pytest.raises(UsageError, match=rf"{kind}.*in the way"):
+        result.save(tmp_path / "m")
+    assert [path.name for path in tmp_path.iterdir()] == [kind]
+
+
+@pytest.mark.parametrize("prefix", ["", ".", "..", "out/", "out/.", "a\0b", "x" * 250])
+def test_prefixes_that_name_no_file(result, tmp_path, monkeypatch, prefix):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        result.save(prefix)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_below_a_file(result, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write here"):
+        result.save(tmp_path / "file" / "m")
+
+
+@pytest.mark.parametrize("location", ["m_qdq_model.onnx", "m_qdq_model.onnx.data", "w_deploy.external"])
+def test_external_weights_of_the_source_are_never_overwritten(tmp_path, location):
+    source = tmp_path / "source.onnx"
+    onnx.save(conv_net(), source, save_as_external_data=True, size_threshold=0, location=location)
+    before = contents(tmp_path)
+    saved = amct_onnx.quantize(source, [FEED], trial=False)
+    with pytest.raises(UsageError, match="overwrite an input"):
+        saved.save(tmp_path / "m")
+    assert contents(tmp_path) == before
+
+
+def test_a_model_with_external_weights_is_saved_whole(tmp_path):
+    source = tmp_path / "source.onnx"
+    onnx.save(conv_net(), source, save_as_external_data=True, size_threshold=0, location="source.data")
+    paths = amct_onnx.quantize(source, [FEED], trial=False).save(tmp_path / "out" / "m")
+    shutil.move(tmp_path / "out", tmp_path / "elsewhere")
+    for form in ("fake_quant", "qdq"):
+        onnx.checker.check_model(tmp_path / "elsewhere" / paths[form].name)
+    assert not [path for path in (tmp_path / "elsewhere").iterdir() if path.name.startswith(".")]
+
+
+def test_a_plan_in_place_stays_as_its_author_wrote_it(result, tmp_path):
+    paths = result.save(tmp_path / "m")
+    with paths["record"].open("a") as stream:
+        stream.write("# widened by hand\n")
+    before = paths["record"].read_bytes()
+    again = amct_onnx.apply(conv_net(), paths["record"])
+    again.save(tmp_path / "m", keep=[paths["record"], paths["tensors"]])
+    assert paths["record"].read_bytes() == before
+    with pytest.raises(UsageError, match="overwrite an input"):
+        again.save(tmp_path / "m", protect=[paths["record"]])
+
+
+@pytest.mark.parametrize("form", ["ascend", "tflite"])
+def test_a_form_that_is_not_there(form):
+    with pytest.raises(UsageError, match=f"no '{form}' model, only qdq"):
+        amct_onnx.quantize(conv_net(), [FEED], formats="qdq", trial=False).model(form)
