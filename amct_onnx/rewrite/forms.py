@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from amct_onnx.graph import BuiltModel, Model, build
+from amct_onnx.graph.parts import collection_paused
 from amct_onnx.passes.base import Pass, PassTiming, run_pipeline
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_gemm import FoldGemm
@@ -55,12 +56,13 @@ def rewrite_all(
     both = {OutputForm.ASCEND, OutputForm.FAKE_QUANT}
     is_shared = both <= set(forms) and prepared.at_opset(OutputForm.FAKE_QUANT.minimum_opset) is prepared
     done: dict[OutputForm, Rewritten] = {}
-    for form in forms:
-        if is_shared and form in both:
-            if form not in done:
-                done.update(_deploy_and_fake(prepared, quants))
-        else:
-            done[form] = rewrite(prepared, quants, form, pairs=pairs, target=target)
+    with collection_paused():
+        for form in forms:
+            if is_shared and form in both:
+                if form not in done:
+                    done.update(_deploy_and_fake(prepared, quants))
+            else:
+                done[form] = rewrite(prepared, quants, form, pairs=pairs, target=target)
     return {form: done[form] for form in forms}
 
 
