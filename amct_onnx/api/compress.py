@@ -14,7 +14,7 @@ from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.result import CompressionResult, LayerSummary, Report
-from amct_onnx.api.source import Source, load_source, source_files
+from amct_onnx.api.source import Source, blaming_illegal_models, load_source, source_files
 from amct_onnx.api.trial import try_models
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import BuiltModel, digest
@@ -80,9 +80,12 @@ def quantize(
         qdq_tensors=OutputForm.QDQ in forms,
     )
     proto, base_dir = load_source(model)
-    prepared = prepare(proto, base_dir)
-    plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
-    result = _rewrite_all(prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.feeds)
+    with blaming_illegal_models(proto, base_dir):
+        prepared = prepare(proto, base_dir)
+        plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
+        result = _rewrite_all(
+            prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.feeds
+        )
     trials = try_models(proto, base_dir, result.models, plan.samples) if trial else ()
     return replace(
         result,
@@ -119,8 +122,6 @@ def apply(
     proto, base_dir = load_source(model)
     plain = _plain(loaded)
     notes = check_belongs(plain, proto, base_dir)
-    skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
-    prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
     extra = _load_tensors(record, tensors, strict=strict)
     if extra is None or not _plain(extra).layers:
         extra = Record(header=plain.header or RecordHeader())
@@ -131,7 +132,10 @@ def apply(
             )
     elif _plain(extra).header is not None:
         check_belongs(_plain(extra), proto, base_dir, what="tensors file")
-    result = _rewrite_all(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
+    skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
+    with blaming_illegal_models(proto, base_dir):
+        prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
+        result = _rewrite_all(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
     return replace(result, source=source_files(model, proto, base_dir))
 
 

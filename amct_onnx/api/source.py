@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from amct_onnx.errors import ModelError
+from amct_onnx.errors import AmctError, ModelError
 from amct_onnx.graph import read_model
 from amct_onnx.graph.weights import StoredValues
+from amct_onnx.runtime import open_session
 
 Source: TypeAlias = str | os.PathLike[str] | ModelProto
 
@@ -35,6 +37,24 @@ def load_source(source: Source) -> tuple[ModelProto, Path | None]:
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     _check_graph(proto.graph, frozenset(), opset)
     return proto, base_dir
+
+
+@contextmanager
+def blaming_illegal_models(proto: ModelProto, base_dir: Path | None) -> Iterator[None]:
+    """Let a failure on a model that onnxruntime itself refuses be the model's, in onnxruntime's words.
+
+    What ONNX demands of each operator is not checked twice; where the model is legal, the failure stays what it was.
+
+    Raises:
+        ModelError: something failed, and onnxruntime cannot load the model either.
+    """
+    try:
+        yield
+    except AmctError:
+        raise
+    except Exception:
+        open_session(proto, base_dir=base_dir)
+        raise
 
 
 def source_files(source: Source, proto: ModelProto, base_dir: Path | None) -> tuple[Path, ...]:
