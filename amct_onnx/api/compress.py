@@ -15,7 +15,7 @@ from amct_onnx.analyse.planner import make_plan
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.result import CompressionResult
-from amct_onnx.api.source import Source, load_source, source_files
+from amct_onnx.api.source import Source, blaming_illegal_models, load_source, source_files
 from amct_onnx.api.trial import try_models
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import digest
@@ -78,11 +78,12 @@ def quantize(
         qdq_tensors=OutputForm.QDQ in forms,
     )
     proto, base_dir = load_source(model)
-    prepared = prepare(proto, base_dir)
-    plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
-    result = assemble(
-        prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
-    )
+    with blaming_illegal_models(proto, base_dir):
+        prepared = prepare(proto, base_dir)
+        plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
+        result = assemble(
+            prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
+        )
     trials = try_models(proto, base_dir, result.models, plan.calibration.samples) if trial else ()
     return replace(
         result,
@@ -120,8 +121,6 @@ def apply(
     proto, base_dir = load_source(model)
     plain = plain_record(loaded)
     notes = check_belongs(plain, proto, base_dir)
-    skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
-    prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
     extra = _load_tensors(record, tensors, strict=strict)
     if extra is None or not plain_record(extra).layers:
         extra = Record(header=plain.header or RecordHeader())
@@ -132,7 +131,10 @@ def apply(
             )
     elif plain_record(extra).header is not None:
         check_belongs(plain_record(extra), proto, base_dir, what="tensors file")
-    result = assemble(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
+    skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
+    with blaming_illegal_models(proto, base_dir):
+        prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
+        result = assemble(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
     return replace(result, source=source_files(model, proto, base_dir))
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from amct_onnx.api.source import Source, load_source
+from onnx import ModelProto
+
+from amct_onnx.api.source import Source, blaming_illegal_models, load_source
 from amct_onnx.graph import Node
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.shapes import infer_shapes
@@ -71,6 +74,11 @@ def inspect(model: Source) -> Inspection:
         ModelError: the model cannot be read.
     """
     proto, base_dir = load_source(model)
+    with blaming_illegal_models(proto, base_dir):
+        return _inspect(proto, base_dir)
+
+
+def _inspect(proto: ModelProto, base_dir: Path | None) -> Inspection:
     prepared = prepare(proto, base_dir)
     graph = prepared.model
     shapes = infer_shapes(proto)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from amct_onnx.errors import ModelError
+from amct_onnx.errors import AmctError, ModelError
 from amct_onnx.graph import read_model
 from amct_onnx.graph.weights import StoredValues
+from amct_onnx.runtime import open_session
 
 Source: TypeAlias = str | os.PathLike[str] | ModelProto
 
@@ -37,6 +39,24 @@ def load_source(source: Source) -> tuple[ModelProto, Path | None]:
     return proto, base_dir
 
 
+@contextmanager
+def blaming_illegal_models(proto: ModelProto, base_dir: Path | None) -> Iterator[None]:
+    """Let a failure on a model that onnxruntime itself refuses be the model's, in onnxruntime's words.
+
+    What ONNX demands of each operator is not checked twice; where the model is legal, the failure stays what it was.
+
+    Raises:
+        ModelError: something failed, and onnxruntime cannot load the model either.
+    """
+    try:
+        yield
+    except AmctError:
+        raise
+    except Exception:
+        open_session(proto, base_dir=base_dir)
+        raise
+
+
 def source_files(source: Source, proto: ModelProto, base_dir: Path | None) -> tuple[Path, ...]:
     """The files a model is read from: itself, and those of its external weights."""
     own = [] if isinstance(source, ModelProto) else [Path(source)]
@@ -45,12 +65,18 @@ def source_files(source: Source, proto: ModelProto, base_dir: Path | None) -> tu
 
 
 def _check_graph(graph: GraphProto, outer: Set[str], opset: int) -> None:
+    _check_text("the graph", (graph.name, graph.doc_string))
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        _check_type(info)
     known = {*outer, *(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)}
     known |= {sparse.values.name for sparse in graph.sparse_initializer}
     known |= {name for node in graph.node for name in node.output}
     for tensor in graph.initializer:
+        _check_text("a weight", (tensor.name,))
         _check_size(tensor)
     for node in graph.node:
+        names = (attribute.name for attribute in node.attribute)
+        _check_text("a node", (node.name, node.op_type, node.domain, *node.input, *node.output, *names))
         _check_arity(node, opset)
         for name in node.input:
             if name and name not in known:
@@ -59,6 +85,27 @@ def _check_graph(graph: GraphProto, outer: Set[str], opset: int) -> None:
                 )
         for body in _bodies(node):
             _check_graph(body, known, opset)
+
+
+def _check_text(owner: str, texts: Iterable[str | bytes]) -> None:
+    """protobuf hands out bytes where a text is not UTF-8."""
+    for text in texts:
+        if isinstance(text, bytes):
+            raise ModelError(
+                f"{owner} bears the text {text!r}, which is not UTF-8; the file is damaged, export it again"
+            )
+
+
+def _check_type(info: ValueInfoProto) -> None:
+    _check_text("a tensor", (info.name,))
+    if not info.type.HasField("tensor_type"):
+        return
+    kind = info.type.tensor_type
+    _check_text(f"tensor '{info.name}'", (dim.dim_param for dim in kind.shape.dim if dim.HasField("dim_param")))
+    if kind.elem_type not in TensorProto.DataType.values():
+        raise ModelError(
+            f"tensor '{info.name}' has element type {kind.elem_type}, which onnx does not know; update onnx"
+        )
 
 
 def _check_arity(node: NodeProto, opset: int) -> None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from small_models import FEED, conv_net, model, product_net, random, value
 
 import amct_onnx
@@ -256,3 +256,32 @@ def test_nothing_comparable_is_no_success():
 def test_one_name_to_skip_is_not_taken_for_letters():
     result = amct_onnx.quantize(conv_net(), [FEED], skip="conv", trial=False)
     assert set(result.record.layers) == {"last"}
+
+
+def with_flat_weight(net):
+    net.graph.node[0].op_type = "Gemm"
+    net.graph.initializer[0].dims[:] = [108]
+
+
+def with_short_statistics(net):
+    constants = {"s": 1, "t": 1, "m": 3, "v": 4}
+    net.graph.initializer.extend(
+        numpy_helper.from_array(np.ones(size, np.float32), name) for name, size in constants.items()
+    )
+    net.graph.node[1].CopyFrom(helper.make_node("BatchNormalization", ["c", *constants], ["r"], name="norm"))
+
+
+@pytest.mark.parametrize("spoil", [with_flat_weight, with_short_statistics])
+def test_what_onnxruntime_refuses_is_the_models_fault(spoil):
+    net = conv_net()
+    spoil(net)
+    with pytest.raises(ModelError, match="onnxruntime cannot load"):
+        amct_onnx.quantize(net, [FEED])
+
+
+@pytest.mark.parametrize("damage", [b"co\x9fv", b"re\xffu"])
+def test_names_that_are_no_text(tmp_path, damage):
+    whole = conv_net().SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(whole.replace(b"conv" if damage.startswith(b"c") else b"relu", damage))
+    with pytest.raises(ModelError, match="not UTF-8"):
+        amct_onnx.quantize(tmp_path / "m.onnx", [FEED])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -40,9 +41,21 @@ def test_a_reader_that_left(folder):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def no_room():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+
+
 def test_a_full_disk_behind_stdout(folder):
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(COMMAND, cwd=folder, stdout=full, stderr=subprocess.PIPE, env=environment(), check=False)
+    with (folder / "out.txt").open("wb") as full:
+        done = subprocess.run(
+            COMMAND,
+            cwd=folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            check=False,
+            preexec_fn=no_room,
+        )
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: ")
     assert b"Traceback" not in done.stderr
