@@ -103,6 +103,9 @@ def build(model: Model) -> BuiltModel:
     values: dict[str, Constant] = {}
     with collection_paused():
         _write_graph(model.graph, proto.graph, model.output_ids(), values)
+    # Before IR version 4 every initializer had to be an input as well.
+    if proto.ir_version < 4 and not values.keys() <= {info.name for info in proto.graph.input}:
+        proto.ir_version = 4
     return BuiltModel(skeleton=proto, values=values, source=model.proto, base_dir=model.base_dir)
 
 
