@@ -84,7 +84,9 @@ def quantize(
         result = assemble(
             prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
         )
-    trials = try_models(proto, base_dir, result.models, plan.calibration.samples) if trial else ()
+    timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
+    samples = plan.calibration.samples if trial else ()
+    trials = try_models(proto, base_dir, result.models, samples, timed=timed)
     return replace(
         result,
         source=source_files(model, proto, base_dir),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,28 @@ from amct_onnx.errors import AmctError
 from amct_onnx.graph import BuiltModel
 from amct_onnx.graph.weights import Array
 from amct_onnx.rewrite import OutputForm
-from amct_onnx.runtime import fetch, open_session, tensor_outputs
+from amct_onnx.runtime import InferenceSession, fetch, open_session, tensor_outputs
+from amct_onnx.runtime.latency import compare_latency
 
 
 def try_models(
-    proto: ModelProto, base_dir: Path | None, models: Mapping[OutputForm, BuiltModel], samples: Sequence[Feed]
+    proto: ModelProto,
+    base_dir: Path | None,
+    models: Mapping[OutputForm, BuiltModel],
+    samples: Sequence[Feed],
+    *,
+    timed: Container[OutputForm] = (),
 ) -> tuple[TrialResult, ...]:
     """Run each runnable form on `samples` beside the float model.
 
-    Models whose weights exceed one protobuf message are left out; they are tried when they are saved.
+    Models whose weights exceed one protobuf message are left out.
+
+    Args:
+        proto: the float model.
+        base_dir: folder of its external weights.
+        models: the compressed models.
+        samples: feeds.
+        timed: forms whose speed is compared with the float model's.
     """
     runnable = [form for form in models if form is not OutputForm.ASCEND and _fits(models[form])]
     if not runnable or not samples:
@@ -31,7 +45,18 @@ def try_models(
     session = open_session(proto, base_dir=base_dir)
     names = tensor_outputs(session)
     wanted = [fetch(session, names, sample) for sample in samples]
-    return tuple(_try(form, models[form], names, samples, wanted) for form in runnable)
+    trials = []
+    for form in runnable:
+        trial, tried = _try(form, models[form], names, samples, wanted)
+        if tried is not None and form in timed:
+            trial = replace(trial, speed_up=_speed_up(session, tried, samples[0]))
+        trials.append(trial)
+    return tuple(trials)
+
+
+def _speed_up(reference: InferenceSession, tried: InferenceSession, sample: Feed) -> float:
+    seconds = compare_latency({"float": reference, "tried": tried}, sample, seconds=0.1, rounds=3)
+    return seconds["float"] / seconds["tried"]
 
 
 def signal_to_noise(wanted: Sequence[Array], got: Sequence[Array]) -> float:
@@ -57,14 +82,14 @@ def signal_to_noise(wanted: Sequence[Array], got: Sequence[Array]) -> float:
 
 def _try(
     form: OutputForm, built: BuiltModel, names: Sequence[str], samples: Sequence[Feed], wanted: Sequence[list[Array]]
-) -> TrialResult:
+) -> tuple[TrialResult, InferenceSession | None]:
     try:
         session = open_session(built.to_proto())
         got = [fetch(session, names, sample) for sample in samples]
     except AmctError as error:
-        return TrialResult(form.value, None, str(error))
+        return TrialResult(form.value, None, str(error)), None
     pairs = [(x, y) for xs, ys in zip(wanted, got, strict=True) for x, y in zip(xs, ys, strict=True)]
-    return TrialResult(form.value, signal_to_noise([x for x, _ in pairs], [y for _, y in pairs]))
+    return TrialResult(form.value, signal_to_noise([x for x, _ in pairs], [y for _, y in pairs])), session
 
 
 def _fits(built: BuiltModel) -> bool:

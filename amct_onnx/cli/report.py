@@ -30,7 +30,7 @@ def show_result(console: Console, result: CompressionResult, paths: Mapping[str,
         outcome = (
             f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)} on the first feeds"
         )
-        console.say(f"tried {trial.form}: {outcome}")
+        console.say(f"tried {trial.form}: {outcome}{_speed(trial.speed_up)}")
     for note in report.notes:
         console.say(f"note: {note}")
     machine = saturation_note() if OutputForm.QDQ in result.models else None
@@ -41,6 +41,14 @@ def show_result(console: Console, result: CompressionResult, paths: Mapping[str,
     console.say("files written:")
     for path in paths.values():
         console.say(f"  {path} ({file_size(path)})")
+
+
+def _speed(speed_up: float | None) -> str:
+    if speed_up is None:
+        return ""
+    if speed_up >= 1:
+        return f", {speed_up:.1f} times as fast as float here"
+    return f", slower than float here ({speed_up:.2f} times its speed): float or another runtime may serve better"
 
 
 def show_refusals(console: Console, report: Report) -> None:

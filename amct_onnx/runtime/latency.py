@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 
 
 def compare_latency(
-    sessions: Mapping[str, ort.InferenceSession], feed: Mapping[str, NDArray[Any]], *, seconds: float = 1.0
+    sessions: Mapping[str, ort.InferenceSession],
+    feed: Mapping[str, NDArray[Any]],
+    *,
+    seconds: float = 1.0,
+    rounds: int = 5,
 ) -> dict[str, float]:
     """Median seconds per run of each session.
 
@@ -21,17 +25,18 @@ def compare_latency(
     Args:
         sessions: name -> session.
         feed: what each run is fed.
-        seconds: time to spend altogether; at least five rounds are run.
+        seconds: time to spend altogether.
+        rounds: number of rounds that are run at least.
     """
     times: dict[str, list[float]] = {name: [] for name in sessions}
     for session in sessions.values():
         session.run(None, dict(feed))
     end = time.perf_counter() + seconds
-    rounds = 0
-    while rounds < 5 or time.perf_counter() < end:
+    done = 0
+    while done < rounds or time.perf_counter() < end:
         for name, session in sessions.items():
             begin = time.perf_counter()
             session.run(None, dict(feed))
             times[name].append(time.perf_counter() - begin)
-        rounds += 1
+        done += 1
     return {name: statistics.median(values) for name, values in times.items()}

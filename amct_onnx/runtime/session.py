@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime as ort
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.errors import DataError, ModelError
+
+InferenceSession: TypeAlias = ort.InferenceSession
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
