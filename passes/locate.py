@@ -94,6 +94,9 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
         for node in graph.nodes:
             spec = spec_of(node)
             if not spec.has_record:
+                if spec.stays_float is not None and spec.stays_float.applies(node):
+                    rule = spec.stays_float
+                    refusals.append(Refusal(node.name, node.op, rule.reason, rule.remedy))
                 continue
             refusal = _refuse(node, spec, skipped, in_body=graph is not model.graph)
             if refusal is None:

@@ -17,7 +17,7 @@ from amct_onnx.runtime import fetch, input_specs, open_session
 
 logger = logging.getLogger(__name__)
 
-KEPT_SAMPLES = 2
+KEPT_SAMPLES = 4
 
 Progress = Callable[[Iterable[Feed]], Iterable[Feed]]
 
@@ -104,11 +104,17 @@ def _with_outputs(proto: ModelProto, tensors: Sequence[str]) -> ModelProto:
 
 
 def _report_not_finite(statistics: dict[str, TensorStatistics]) -> None:
-    for name, seen in statistics.items():
-        if seen.nan or seen.inf:
-            logger.warning(
-                "tensor '%s' held %d NaN and %d infinite values during calibration; its statistics leave them out",
-                name,
-                seen.nan,
-                seen.inf,
-            )
+    dirty = {name: seen for name, seen in statistics.items() if seen.nan or seen.inf}
+    if not dirty:
+        return
+    name, seen = next(iter(dirty.items()))
+    logger.warning(
+        "%d tensors held values that are not finite, first '%s' (%d NaN, %d infinite); statistics leave them out: "
+        "check the calibration data",
+        len(dirty),
+        name,
+        seen.nan,
+        seen.inf,
+    )
+    for name, seen in dirty.items():
+        logger.info("tensor '%s' held %d NaN and %d infinite values", name, seen.nan, seen.inf)

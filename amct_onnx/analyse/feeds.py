@@ -71,8 +71,10 @@ def _feed(item: Any, inputs: Sequence[InputSpec], where: str) -> Feed:
     unknown = sorted(set(named) - expected)
     missing = [spec.name for spec in inputs if spec.name not in named]
     if unknown or missing:
-        problem = f"has no array for input '{missing[0]}'" if missing else f"names '{unknown[0]}'"
-        raise DataError(f"{where}: {problem}; the model's inputs are {', '.join(spec.name for spec in inputs)}")
+        problem = f"has no array for input '{missing[0]}'" if missing else "drop it"
+        found = f"holds '{unknown[0]}', which is no input" if unknown else ""
+        inputs_are = f"the model's inputs are {', '.join(spec.name for spec in inputs)}"
+        raise DataError(f"{where}: {' and '.join(filter(None, (found, problem)))}; {inputs_are}")
     return {spec.name: _array(named[spec.name], spec, where) for spec in inputs}
 
 

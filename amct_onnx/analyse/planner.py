@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,8 @@ def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *,
     missing = [name for name in wanted if name not in given.statistics]
     if missing:
         raise DataError(
-            f"the statistics lack tensor '{missing[0]}' and {len(missing) - 1} more; "
-            "calibrate with the same output forms"
+            f"the statistics lack {len(missing)} of the tensors, like '{missing[0]}'; calibrate with the same output "
+            "forms and the same layers skipped"
         )
     if keep_values and not all(given.statistics[name].keep_values for name in wanted):
         raise DataError("the statistics hold extremes only, enough for minmax; calibrate again for another method")
@@ -107,7 +108,9 @@ def _survey(model: Model, options: PlanOptions) -> Survey:
     names = {node.name for graph in model.graphs() for node in graph.nodes}
     for name in options.skip:
         if name not in names:
-            raise UsageError(f"layer to skip '{name}' is not in the model; see `amct_onnx inspect` for the names")
+            near = get_close_matches(name, names, n=1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise UsageError(f"layer to skip '{name}' is not in the model; {hint}`amct_onnx inspect` shows the names")
     survey = locate_layers(model, options.skip)
     if not survey.layers:
         raise _nothing_left(survey.refusals)

@@ -4,7 +4,7 @@ from amct_onnx.analyse.calibration_file import load_calibration, merge_calibrati
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.api.compress import apply, quantize
 from amct_onnx.api.inspection import Inspection, NodeFacts, inspect
-from amct_onnx.api.result import CompressionResult, LayerSummary, Report, TrialResult
+from amct_onnx.api.result import CompressionResult, LayerSummary, Report, SavedFiles, TrialResult
 
 __all__ = [
     "Calibration",
@@ -13,6 +13,7 @@ __all__ = [
     "LayerSummary",
     "NodeFacts",
     "Report",
+    "SavedFiles",
     "TrialResult",
     "apply",
     "inspect",

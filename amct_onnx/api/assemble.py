@@ -102,6 +102,18 @@ def _notes(
         notes.append("the record quantizes no layer")
     if OutputForm.QDQ in forms:
         notes += shared_input_notes(prepared.model, quants)
+    if OutputForm.QDQ in forms and OutputForm.ASCEND in forms:
+        narrow = [
+            layer.name
+            for layer in survey.layers
+            if layer.name in quants and layer.weight is not None and not layer.spec.per_channel
+            if quants[layer.name].weight_scale.size == 1 and (layer.channels_out or 1) > 1
+        ]
+        if narrow:
+            notes.append(
+                f"{len(narrow)} Gemm or MatMul layers have one weight scale because the ascend form is asked for; a "
+                "QDQ model made with --format qdq alone gets one per output channel and is more accurate"
+            )
     if OutputForm.ASCEND in forms:
         wide = [
             layer.name

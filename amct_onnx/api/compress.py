@@ -17,7 +17,7 @@ from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, source_files
 from amct_onnx.api.trial import try_models
-from amct_onnx.errors import UsageError
+from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import digest
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
@@ -119,6 +119,8 @@ def apply(
         RecordError: a file cannot be read, breaks a rule, or does not belong to the model.
     """
     forms, target = _forms(formats), _target(qdq_target, formats)
+    if isinstance(record, str | os.PathLike) and is_tensors_file(record):
+        raise RecordError(f"{os.fspath(record)}: this is a tensors file; give the *_record.txt beside it as the record")
     loaded = record if isinstance(record, Record | LoadedRecord) else load_record(record, strict=strict)
     proto, base_dir = load_source(model)
     plain = plain_record(loaded)
@@ -128,8 +130,8 @@ def apply(
         extra = Record(header=plain.header or RecordHeader())
         if OutputForm.QDQ in forms:
             notes.append(
-                "no tensors file was given: only layer inputs are quantized in the QDQ model, so most layers run in "
-                "float"
+                "no tensors file was given (--tensors, by default *_tensors.txt beside the record): only layer inputs "
+                "are quantized in the QDQ model, so most layers run in float"
             )
     elif plain_record(extra).header is not None:
         check_belongs(plain_record(extra), proto, base_dir, what="tensors file")
@@ -149,6 +151,11 @@ def _load_tensors(
     if isinstance(tensors, str | os.PathLike):
         return load_record(tensors, strict=strict)
     return tensors
+
+
+def is_tensors_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name says that it is keyed by tensor."""
+    return os.fspath(path).endswith("_tensors.txt")
 
 
 def sibling_tensors(record: Path) -> Path | None:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source
-from amct_onnx.graph import Node
+from amct_onnx.graph import Node, Tensor
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.shapes import infer_shapes
 from amct_onnx.passes.base import Refusal
@@ -45,12 +46,23 @@ class NodeFacts:
 
 
 @dataclass(frozen=True)
+class Port:
+    """An input or output of a model; `dtype` as numpy names it, shape None when unknown."""
+
+    name: str
+    dtype: str
+    shape: Shape | None
+
+
+@dataclass(frozen=True)
 class Inspection:
     """All facts about one model.
 
     Attributes:
         opset: version of the default operator set.
         nodes: number of nodes, bodies included.
+        inputs: name, element type and shape of what has to be fed.
+        outputs: the same of what comes out.
         operators: operator type -> number of nodes.
         facts: the nodes that matter, in graph order.
         fusions: layer -> source nodes that will be folded into it.
@@ -58,6 +70,8 @@ class Inspection:
 
     opset: int
     nodes: int
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
     operators: dict[str, int]
     facts: tuple[NodeFacts, ...]
     fusions: dict[str, tuple[str, ...]]
@@ -81,7 +95,7 @@ def inspect(model: Source) -> Inspection:
 def _inspect(proto: ModelProto, base_dir: Path | None) -> Inspection:
     prepared = prepare(proto, base_dir)
     graph = prepared.model
-    shapes = infer_shapes(proto)
+    shapes = infer_shapes(proto, base_dir)
     survey = locate_layers(graph)
     layers = {id(layer.node): layer for layer in survey.layers}
     refused = {refusal.node: refusal for refusal in survey.refusals}
@@ -93,9 +107,21 @@ def _inspect(proto: ModelProto, base_dir: Path | None) -> Inspection:
             if id(node) in layers or node.name in refused:
                 refusal = refused.get(node.name)
                 facts.append(_facts(node, layers.get(id(node)), shapes, refusal))
+    initialized = {initializer.name for initializer in proto.graph.initializer}
     return Inspection(
-        graph.opset, sum(operators.values()), dict(sorted(operators.items())), tuple(facts), prepared.fused
+        opset=graph.opset,
+        nodes=sum(operators.values()),
+        inputs=tuple(_port(tensor, shapes) for tensor in graph.graph.inputs if tensor.name not in initialized),
+        outputs=tuple(_port(tensor, shapes) for tensor in graph.graph.outputs),
+        operators=dict(sorted(operators.items())),
+        facts=tuple(facts),
+        fusions=prepared.fused,
     )
+
+
+def _port(tensor: Tensor, shapes: dict[str, Shape]) -> Port:
+    dtype = "" if tensor.dtype is None else str(np.dtype(tensor.dtype))
+    return Port(tensor.name, dtype, shapes.get(tensor.name))
 
 
 def _facts(node: Node, layer: Layer | None, shapes: dict[str, Shape], refusal: Refusal | None) -> NodeFacts:

@@ -49,6 +49,7 @@ class TrialResult:
     Attributes:
         form: which output form.
         snr_db: signal-to-noise ratio over all float outputs, decibel; inf when equal.
+        feeds: number of feeds it was tried on.
         error: why the model could not be run, None when it ran.
         speed_up: time of the float model over that of this one on the first feed here, default threads, a few runs
             in turns; None when not timed. An indication, no benchmark.
@@ -58,6 +59,7 @@ class TrialResult:
     snr_db: float | None
     error: str | None = None
     speed_up: float | None = None
+    feeds: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ class Report:
         timings: seconds of each pass, by output form (``prepare`` for what comes first).
     """
 
-    layers: tuple[LayerSummary, ...]
-    refusals: tuple[Refusal, ...]
+    layers: tuple[LayerSummary, ...] = field(repr=False)
+    refusals: tuple[Refusal, ...] = field(repr=False)
     feeds: int
     qdq_tensors: int
     trials: tuple[TrialResult, ...] = ()
@@ -94,6 +96,18 @@ class Report:
         }
 
 
+class SavedFiles(dict[str, Path]):
+    """Kind of file -> path.
+
+    Attributes:
+        weights: output form -> external weight files beside its model.
+    """
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        super().__init__(paths)
+        self.weights: dict[str, tuple[Path, ...]] = {}
+
+
 @dataclass(frozen=True)
 class CompressionResult:
     """Plan, models and report of one compression.
@@ -107,9 +121,9 @@ class CompressionResult:
         calibration: the statistics that the plan rests on, None when it was applied without data.
     """
 
-    record: Record
-    tensors: Record
-    models: Mapping[OutputForm, BuiltModel]
+    record: Record = field(repr=False)
+    tensors: Record = field(repr=False)
+    models: Mapping[OutputForm, BuiltModel] = field(repr=False)
     report: Report
     source: tuple[Path, ...] = ()
     calibration: Calibration | None = field(default=None, repr=False)
@@ -127,7 +141,7 @@ class CompressionResult:
             raise UsageError(f"the result holds no '{wanted}' model, only {', '.join(built)}; name it in formats")
         return built[wanted].to_proto()
 
-    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> dict[str, Path]:
+    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> SavedFiles:
         """Write every model, the plan and the fusion map as ``PREFIX_...``: all of them, or nothing.
 
         Args:
@@ -137,7 +151,8 @@ class CompressionResult:
                 are left as they are, comments included.
 
         Returns:
-            Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``) -> path.
+            Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``) -> path; external weight
+            files are in its ``weights``.
 
         Raises:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
@@ -154,12 +169,15 @@ class CompressionResult:
             "tensors": format_record(self.tensors),
             "quant_json": json.dumps(self._fusion_map(), indent=2) + "\n",
         }
+        saved = SavedFiles(paths)
         with ExitStack() as staged:
             for form, built in self.models.items():
-                write_model(built, written[form.value], _EXTERNAL_NAMING[form], staged=staged)
+                _, *weights = write_model(built, written[form.value], _EXTERNAL_NAMING[form], staged=staged)
+                if weights:
+                    saved.weights[form.value] = tuple(weights)
             for kind in texts.keys() & written.keys():
                 staged.enter_context(replacing(written[kind])).write_bytes(texts[kind].encode())
-        return paths
+        return saved
 
     def _fusion_map(self) -> dict[str, Any]:
         """Which source nodes each quantized layer stands for, and what surrounds it in the deploy model."""

@@ -87,9 +87,10 @@ def _try(
         session = open_session(built.to_proto())
         got = [fetch(session, names, sample) for sample in samples]
     except AmctError as error:
-        return TrialResult(form.value, None, str(error)), None
+        return TrialResult(form.value, None, str(error), feeds=len(samples)), None
     pairs = [(x, y) for xs, ys in zip(wanted, got, strict=True) for x, y in zip(xs, ys, strict=True)]
-    return TrialResult(form.value, signal_to_noise([x for x, _ in pairs], [y for _, y in pairs])), session
+    snr_db = signal_to_noise([x for x, _ in pairs], [y for _, y in pairs])
+    return TrialResult(form.value, snr_db, feeds=len(samples)), session
 
 
 def _fits(built: BuiltModel) -> bool:

@@ -17,6 +17,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return 0
     operators = ", ".join(f"{count} {name}" for name, count in found.operators.items())
     console.say(f"opset {found.opset}, {found.nodes} nodes after fusion: {operators}")
+    for kind, ports in (("input", found.inputs), ("output", found.outputs)):
+        for port in ports:
+            console.say(f"{kind} {port.name}: {port.dtype or '?'} [{_shape(port.shape, long=True)}]")
     rows = [
         (
             fact.name,
@@ -39,5 +42,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _shape(shape: Shape | None) -> str:
-    return "?" if shape is None else "x".join("?" if size is None else str(size) for size in shape)
+def _shape(shape: Shape | None, *, long: bool = False) -> str:
+    """Sizes with x between; free ones by name when `long`, else as a question mark."""
+    if shape is None:
+        return "?"
+    return "x".join(str(size) if isinstance(size, int) or (long and size is not None) else "?" for size in shape)

@@ -43,7 +43,7 @@ def _common() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     group = common.add_argument_group("output")
     loudness = group.add_mutually_exclusive_group()
-    loudness.add_argument("-v", "--verbose", action="store_true", help="show details and the time of every pass")
+    loudness.add_argument("-v", "--verbose", action="store_true", help="show details and the time of every graph pass")
     loudness.add_argument("-q", "--quiet", action="store_true", help="show nothing but errors (and JSON, if asked for)")
     group.add_argument("--traceback", action="store_true", help="show where an error comes from")
     return common

@@ -71,7 +71,7 @@ def _check(result: CompressionResult, wanted: float | None, console: Console) ->
 
 def parse_forms(text: str) -> list[OutputForm]:
     """The forms named in a comma-separated list."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
     known = {form.value: form for form in OutputForm}
     unknown = [name for name in names if name not in known]
     if unknown or not names:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.compress import is_tensors_file
 from amct_onnx.api.source import load_source
 from amct_onnx.cli.console import Console
 from amct_onnx.errors import RecordError
 from amct_onnx.record import LoadedRecord, Record, load_record
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
-from amct_onnx.rewrite.quants import layer_quants
+from amct_onnx.rewrite.quants import layer_quants, tensor_quants
 
 
 def run_check(arguments: argparse.Namespace, console: Console) -> int:
@@ -41,6 +42,9 @@ def _check_fits(loaded: LoadedRecord, source: Path) -> None:
     check_belongs(loaded.record, proto, base_dir)
     skip_fusion = [name for name, entry in loaded.record.layers.items() if entry.skip_fusion]
     prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
+    if is_tensors_file(loaded.source):
+        tensor_quants(prepared.model, loaded, {}, strict=True)
+        return
     quants, _ = layer_quants(prepared.model, loaded, strict=True)
     rewrite(prepared, quants, OutputForm.ASCEND)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.api import CompressionResult, Report
+from amct_onnx.api import CompressionResult, Report, SavedFiles
 from amct_onnx.cli.console import Console
 from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime.machine import saturation_note
 
-_LISTED = 20
+_NAMED = 3
 
 
-def show_result(console: Console, result: CompressionResult, paths: Mapping[str, Path]) -> None:
+def show_result(console: Console, result: CompressionResult, paths: SavedFiles) -> None:
     """Tell what was done, what was not and why, and which files were written."""
     report = result.report
     by_type: dict[str, int] = {}
@@ -27,10 +27,8 @@ def show_result(console: Console, result: CompressionResult, paths: Mapping[str,
         console.say(f"QDQ form: {report.qdq_tensors} further tensors quantized")
     show_refusals(console, report)
     for trial in report.trials:
-        outcome = (
-            f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)} on the first feeds"
-        )
-        console.say(f"tried {trial.form}: {outcome}{_speed(trial.speed_up)}")
+        outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)}"
+        console.say(f"tried {trial.form} on the first {trial.feeds} feeds: {outcome}{_speed(trial.speed_up)}")
     for note in report.notes:
         console.say(f"note: {note}")
     machine = saturation_note() if OutputForm.QDQ in result.models else None
@@ -39,8 +37,10 @@ def show_result(console: Console, result: CompressionResult, paths: Mapping[str,
     if console.verbose:
         show_timings(console, report)
     console.say("files written:")
-    for path in paths.values():
-        console.say(f"  {path} ({file_size(path)})")
+    for kind, path in paths.items():
+        weights = paths.weights.get(kind, ())
+        beside = f" + {len(weights)} weight files beside it, {readable(_total(weights))}" if weights else ""
+        console.say(f"  {path} ({file_size(path)}{beside})")
 
 
 def _speed(speed_up: float | None) -> str:
@@ -57,11 +57,13 @@ def show_refusals(console: Console, report: Report) -> None:
         console.say("left in float: nothing")
         return
     console.say(f"left in float or not fused ({len(report.refusals)}):")
-    for refusal in report.refusals[:_LISTED]:
-        remedy = f" (remedy: {refusal.remedy})" if refusal.remedy else ""
-        console.say(f"  {refusal.node} [{refusal.op_type}]: {refusal.reason}{remedy}")
-    if len(report.refusals) > _LISTED:
-        console.say(f"  and {len(report.refusals) - _LISTED} more; --json lists all")
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for refusal in report.refusals:
+        groups.setdefault((refusal.op_type, refusal.reason, refusal.remedy), []).append(refusal.node)
+    for (op_type, reason, remedy), names in groups.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        advice = f" (remedy: {remedy})" if remedy else ""
+        console.say(f"  {op_type} {', '.join(names[:_NAMED])}{more}: {reason}{advice}")
 
 
 def show_timings(console: Console, report: Report) -> None:
@@ -74,10 +76,11 @@ def show_timings(console: Console, report: Report) -> None:
     console.table(("form", "pass", "time", "changed"), rows)
 
 
-def result_json(result: CompressionResult, paths: Mapping[str, Path]) -> dict[str, Any]:
+def result_json(result: CompressionResult, paths: SavedFiles) -> dict[str, Any]:
     """The JSON object of ``quantize`` and ``apply``."""
     data = finite(result.report.to_dict())
-    return {"files": {kind: str(path) for kind, path in paths.items()}, **data}
+    weights = {kind: [str(file) for file in files] for kind, files in paths.weights.items()}
+    return {"files": {kind: str(path) for kind, path in paths.items()}, "weight_files": weights, **data}
 
 
 def finite(value: Any) -> Any:
@@ -98,7 +101,15 @@ def decibels(value: float | None) -> str:
 
 def file_size(path: Path) -> str:
     """Size of a file in readable units."""
-    size = float(path.stat().st_size)
+    return readable(path.stat().st_size)
+
+
+def _total(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def readable(size: float) -> str:
+    """A number of bytes in readable units."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

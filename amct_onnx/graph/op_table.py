@@ -65,6 +65,7 @@ class OpSpec:
         output_axis: axis of the output channels in the output tensor.
         bounds: smallest and largest value that the output can take.
         rules: why a node of this type may be refused, checked in order.
+        stays_float: why a node of this type stays float although it holds weights; for types without a record entry.
     """
 
     kernel: Kernel
@@ -77,6 +78,7 @@ class OpSpec:
     output_axis: int = 1
     bounds: Callable[[Node], tuple[float, float]] = field(default=lambda _node: (-math.inf, math.inf))
     rules: tuple[Rule, ...] = ()
+    stays_float: Rule | None = None
 
 
 def spec_of(node: Node) -> OpSpec:
@@ -167,6 +169,10 @@ def _gemm_out_axis(node: Node) -> int:
     return 0 if node.attrs.get("transB", 0) else 1
 
 
+def _is_dequantized(tensor: Tensor) -> bool:
+    return bool(tensor.inputs) and tensor.inputs[0].op == "DequantizeLinear"
+
+
 def _weight_rank(node: Node) -> int | None:
     constant = resolve_constant(node.inputs[1])
     return None if constant is None else len(constant.shape)
@@ -194,6 +200,11 @@ def _gemm_bias_is_row(node: Node) -> bool:
     return size == 1 or (size == channels and (not bias.shape or bias.shape[-1] == channels))
 
 
+_ALREADY = Rule(
+    lambda node: len(node.inputs) > 1 and _is_dequantized(node.inputs[1]),
+    "it is quantized already (its weight comes from a DequantizeLinear)",
+    "quantize the float model instead",
+)
 _CONSTANT_WEIGHT = Rule(
     lambda node: len(node.inputs) < 2 or resolve_constant(node.inputs[1]) is None,
     "its weight is computed at run time, not a constant",
@@ -249,6 +260,17 @@ _FLOAT32_DATA = Rule(
     "convert the model to float32",
 )
 
+
+def _reads_table(node: Node) -> bool:
+    table = resolve_constant(node.inputs[0])
+    return table is not None and np.dtype(table.dtype).kind == "f" and math.prod(table.shape) >= _LARGE_TABLE
+
+
+_LARGE_TABLE = 4096
+_TABLE = Rule(_reads_table, "its table of weights (an embedding) is not quantized", "none; it stays float")
+_NOT_YET = Rule(lambda _node: True, "layers of this type are not quantized yet", "none; the layer stays float")
+_UNSUPPORTED = OpSpec(Kernel.FLOAT, data=(), stays_float=_NOT_YET)
+
 _FLOAT = OpSpec(Kernel.FLOAT, data=())
 _MOVES = OpSpec(Kernel.SAME_SCALE)
 _FUNCTION = OpSpec(Kernel.FUNCTION)
@@ -261,7 +283,7 @@ OPS: Mapping[str, OpSpec] = {
         bias=2,
         has_record=True,
         per_channel=True,
-        rules=(_CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
+        rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
     ),
     "Gemm": OpSpec(
         Kernel.COMPUTE,
@@ -269,7 +291,7 @@ OPS: Mapping[str, OpSpec] = {
         bias=2,
         has_record=True,
         weight_out_axis=_gemm_out_axis,
-        rules=(_CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _GEMM_TRANS_A, _GEMM_BIAS),
+        rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _GEMM_TRANS_A, _GEMM_BIAS),
     ),
     "MatMul": OpSpec(
         Kernel.COMPUTE,
@@ -278,9 +300,14 @@ OPS: Mapping[str, OpSpec] = {
         has_record=True,
         weight_out_axis=lambda _node: 1,
         output_axis=-1,
-        rules=(_MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
+        rules=(_ALREADY, _MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
     ),
     "AveragePool": OpSpec(Kernel.ELEMENTWISE, has_record=True, rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK)),
+    "ConvTranspose": _UNSUPPORTED,
+    "LSTM": _UNSUPPORTED,
+    "GRU": _UNSUPPORTED,
+    "RNN": _UNSUPPORTED,
+    "Gather": OpSpec(Kernel.FLOAT, data=(), stays_float=_TABLE),
     "Add": _ARITHMETIC,
     "Mul": _ARITHMETIC,
     "Concat": OpSpec(Kernel.ELEMENTWISE, data=()),

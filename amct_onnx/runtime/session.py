@@ -82,7 +82,8 @@ def open_session(
         ModelError: onnxruntime refuses the model; its own words are in the message.
     """
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    # What goes wrong comes back as an exception; the runtime need not print it as well.
+    options.log_severity_level = 4
     options.intra_op_num_threads = threads
     if lean:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -46,7 +46,7 @@ def files(folder):
     ("arguments", "words"),
     [
         (("--format", ""), "--format"),
-        (("--format", "qdq,QDQ"), "QDQ"),
+        (("--format", "qdq,QDK"), "qdk"),
         (("--format", "ascend", "--check-snr", "30"), "--check-snr"),
         (("--format", "ascend", "--qdq-target", "tensorrt"), "tensorrt"),
         (("--check-snr", "nan"), "--check-snr"),

@@ -114,7 +114,7 @@ def _ifmr_loss(seen: Distribution, step: float, window: tuple[float, float]) -> 
     if step <= 0:
         return float("inf")
     difference = np.rint(np.clip(seen.values, *window) / step) * step - seen.values
-    return float(np.dot(seen.counts, difference * difference))
+    return seen.weighted_sum(difference * difference)
 
 
 def least_squares(seen: Distribution, *, bits: int, symmetric: bool, grid: int = 64) -> tuple[float, int]:
@@ -167,7 +167,7 @@ def _coarse(seen: Distribution, *, bits: int, symmetric: bool, grid: int, keep: 
 
 def _cut_error(seen: Distribution, lows: Array, highs: Array) -> tuple[Array, Array]:
     """Squared error of what lies outside each range, and how many values other than zero lie inside."""
-    weights = seen.counts.astype(np.float64)
+    weights = seen.weights
     sums = [np.concatenate(([0.0], np.cumsum(weights * seen.values**power))) for power in range(3)]
     nonzero = np.concatenate(([0.0], np.cumsum(np.where(seen.values == 0, 0.0, weights))))
     left = np.searchsorted(seen.values, lows, side="left")

@@ -78,11 +78,12 @@ def squared_error(seen: Distribution, scale: float, offset: int, *, bits: int) -
     qmin, qmax = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     levels = np.clip(np.rint(seen.values / scale) + offset, qmin, qmax) - offset
     difference: Array = seen.values - levels * scale
-    return float(np.dot(seen.counts, difference * difference))
+    np.multiply(difference, difference, out=difference)
+    return seen.weighted_sum(difference)
 
 
 def signal_to_noise_db(seen: Distribution, scale: float, offset: int, *, bits: int) -> float:
     """``10 log10(sum(x^2) / squared_error)``; inf without error."""
-    signal = float(np.dot(seen.counts, seen.values * seen.values))
+    signal = seen.weighted_sum(seen.values * seen.values)
     noise = squared_error(seen, scale, offset, bits=bits)
     return math.inf if noise <= 0 or signal <= 0 else 10 * math.log10(signal / noise)
