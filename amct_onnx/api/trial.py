@@ -55,7 +55,7 @@ def try_models(
 
 
 def _speed_up(reference: InferenceSession, tried: InferenceSession, sample: Feed) -> float:
-    seconds = compare_latency({"float": reference, "tried": tried}, sample, seconds=0.1, rounds=3)
+    seconds = compare_latency({"float": reference, "tried": tried}, sample, seconds=0.1, rounds=3, warm_up=False)
     return seconds["float"] / seconds["tried"]
 
 

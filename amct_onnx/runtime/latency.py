@@ -17,6 +17,7 @@ def compare_latency(
     *,
     seconds: float = 1.0,
     rounds: int = 5,
+    warm_up: bool = True,
 ) -> dict[str, float]:
     """Median seconds per run of each session.
 
@@ -27,9 +28,10 @@ def compare_latency(
         feed: what each run is fed.
         seconds: time to spend altogether.
         rounds: number of rounds that are run at least.
+        warm_up: run every session once beforehand.
     """
     times: dict[str, list[float]] = {name: [] for name in sessions}
-    for session in sessions.values():
+    for session in sessions.values() if warm_up else ():
         session.run(None, dict(feed))
     end = time.perf_counter() + seconds
     done = 0
