@@ -13,7 +13,7 @@ from onnx import ModelProto, ValueInfoProto
 from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
 from amct_onnx.analyse.statistics import TensorStatistics
 from amct_onnx.errors import DataError
-from amct_onnx.runtime import fetch, input_specs, open_session
+from amct_onnx.runtime import InferenceSession, fetch, input_specs, open_session
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,9 @@ def calibrate(
         for name in (statistics.keys() & feed.keys()) - not_float:
             statistics[name].update(feed[name])
         try:
-            arrays = fetch(session, fetched, feed)
+            _observe(session, fetched, feed, statistics)
         except DataError as error:
             raise DataError(f"{feed_label(data, count)}: {error}") from error
-        for name, array in zip(fetched, arrays, strict=True):
-            statistics[name].update(array)
         count += 1
         if len(samples) < KEPT_SAMPLES:
             samples.append(feed)
@@ -90,6 +88,16 @@ def calibrate(
         raise DataError("the calibration data holds no feed; give at least one sample")
     _report_not_finite(statistics)
     return Calibration(statistics, count, tuple(samples), not_float=not_float)
+
+
+def _observe(
+    session: InferenceSession, names: Sequence[str], feed: Feed, statistics: dict[str, TensorStatistics]
+) -> None:
+    """Run one feed; a function of its own, so that its tensors are gone before the next one runs."""
+    arrays = fetch(session, names, feed)
+    arrays.reverse()
+    for name in names:
+        statistics[name].update(arrays.pop())
 
 
 def _with_outputs(proto: ModelProto, tensors: Sequence[str]) -> ModelProto:

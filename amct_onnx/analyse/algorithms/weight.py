@@ -42,7 +42,7 @@ def least_squares(weight: Array, axis: int | None, *, bits: int = 8) -> NDArray[
     rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1) if axis is not None else weight.reshape(1, -1)
     if not rows.size:
         return np.ones(rows.shape[0], np.float32)
-    candidates = 80 if rows.shape[1] <= 64 else 40 if rows.shape[1] <= 2048 else 20
+    candidates = 80 if rows.shape[1] <= 64 else 32 if rows.shape[1] <= 512 else 14
     shares = np.linspace(0.6 if bits >= 8 else 0.3, 1.0, candidates)[::-1]
     step = max(1, _BLOCK // rows.shape[1])
     blocks = [rows[begin : begin + step] for begin in range(0, rows.shape[0], step)]
