@@ -2,6 +2,7 @@
 
 import resource
 import shutil
+from contextlib import contextmanager
 
 import onnx
 import pytest
@@ -20,19 +21,21 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.fixture
+@contextmanager
 def small_files_only():
-    """Files may not exceed 1 kB while this is in force, as on a full disk."""
+    """Files may not exceed 1 kB inside, as on a full disk; nothing else may write then, the test's own report included."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_changes_nothing(result, tmp_path, small_files_only):
+def test_a_full_disk_changes_nothing(result, tmp_path):
     (tmp_path / "m_record.txt").write_text("an earlier one")
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match="nothing was changed"):
+    with pytest.raises(UsageError, match="nothing was changed"), small_files_only():
         result.save(tmp_path / "m")
     assert contents(tmp_path) == before
 
