@@ -23,7 +23,7 @@ def contents(folder):
 
 @contextmanager
 def small_files_only():
-    """Files may not exceed 1 kB inside, as on a full disk; nothing else may write then, the test's own report included."""
+    """Files may not exceed 1 kB inside, as on a full disk; nothing else may write then, not even the test report."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
     try:
