@@ -137,6 +137,8 @@ class _Chooser:
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
         self._chosen: dict[str, tuple[float, int]] = {}
+        # Unrolled recurrent layers read one weight many times; its search is done once.
+        self._weight_scales: dict[tuple[int, int | None], NDArray[np.float32]] = {}
 
     def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
         entries: dict[str, LayerRecord] = {}
@@ -239,8 +241,13 @@ class _Chooser:
         per_channel = layer.spec.per_channel or self._options.gemm_per_channel
         axis = layer.out_axis if per_channel else None
         # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
-        reduced = self._options.reduce_range
-        scale = arq(weight, axis, bits=7) if reduced else choose_weight(self._options.weights, weight, axis)
+        key = (id(layer.weight), axis)
+        if key not in self._weight_scales:
+            reduced = self._options.reduce_range
+            self._weight_scales[key] = (
+                arq(weight, axis, bits=7) if reduced else choose_weight(self._options.weights, weight, axis)
+            )
+        scale = self._weight_scales[key]
         others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
         is_empty = np.atleast_1d(~np.any(weight, axis=others))
         # A channel that training left all but dead must not take scale_w * scale_d out of float32's normal range.

@@ -54,7 +54,7 @@ def rewrite_all(
     The fake-quant model is the deploy model with other operators, so the two share their first passes.
     """
     both = {OutputForm.ASCEND, OutputForm.FAKE_QUANT}
-    is_shared = both <= set(forms) and prepared.at_opset(OutputForm.FAKE_QUANT.minimum_opset) is prepared
+    is_shared = both <= set(forms) and not 0 < prepared.model.opset < OutputForm.FAKE_QUANT.minimum_opset
     done: dict[OutputForm, Rewritten] = {}
     with collection_paused():
         for form in forms:

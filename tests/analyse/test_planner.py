@@ -5,7 +5,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import amct_onnx
+from amct_onnx.analyse.algorithms import choose_weight
 from amct_onnx.errors import NothingToCompressError
+from tests.models import parse
 
 
 def two_convolutions():
@@ -44,6 +46,24 @@ def test_sound_tensors_carry_pairs():
     result = amct_onnx.quantize(two_convolutions(), [FEED], formats=["qdq"])
     assert list(result.tensors.layers) == ["a", "y"]
     assert result.report.refusals == ()
+
+
+def test_shared_weight_is_searched_once(monkeypatch):
+    from amct_onnx.analyse import planner
+
+    searched = []
+
+    def counting(algorithm, weight, axis):
+        searched.append(weight.shape)
+        return choose_weight(algorithm, weight, axis)
+
+    monkeypatch.setattr(planner, "choose_weight", counting)
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((3, 3)).astype(np.float32)}
+    model = parse("a = Gemm<transB = 1>(x, w) r = Relu(a) y = Gemm<transB = 1>(r, w)", weights=weights)
+    result = amct_onnx.quantize(model, [rng.standard_normal((2, 3)).astype(np.float32)])
+    assert len(result.record.layers) == 2
+    assert searched == [(3, 3)]
 
 
 def test_data_that_reaches_no_layer_is_refused():
