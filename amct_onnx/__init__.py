@@ -1,6 +1,5 @@
 """amct_onnx: quantize and prune ONNX models after export."""
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.api import (
     Calibration,
     CompressionResult,
@@ -13,6 +12,7 @@ from amct_onnx.api import (
     quantize,
     save_calibration,
 )
+from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.errors import (
     AmctError,
     ConfigError,

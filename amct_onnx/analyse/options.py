@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
+from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,19 +13,32 @@ class PlanOptions:
     """Choices that end up resolved in the plan.
 
     Attributes:
-        act: how activation ranges are chosen.
-        weights: how weight scales are chosen.
-        symmetric: activations without zero point.
+        default: choices for layers that `layers` does not name, and for what only the QDQ form quantizes.
+        layers: layer name -> its own choices.
         skip: layers to leave float.
-        gemm_per_channel: one weight scale per output channel for Gemm and MatMul, too.
+        gemm_per_channel: one weight scale per output channel for Gemm and MatMul, too, where a layer does not say.
         reduce_range: use half the integer range for weights, chosen by ARQ (see ``--reduce-range``).
         qdq_tensors: also plan what only the QDQ form quantizes.
     """
 
-    act: ActivationAlgorithm = ActivationAlgorithm.MSE
-    weights: WeightAlgorithm = WeightAlgorithm.MSE
-    symmetric: bool = False
+    default: LayerOptions = field(default_factory=LayerOptions)
+    layers: Mapping[str, LayerOptions] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
     gemm_per_channel: bool = False
     reduce_range: bool = False
     qdq_tensors: bool = True
+
+    def of(self, layer: str) -> LayerOptions:
+        """The choices for one layer."""
+        return self.layers.get(layer, self.default)
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether any range is chosen by more than the extremes."""
+        algorithms = {options.activation.algorithm for options in (self.default, *self.layers.values())}
+        return algorithms != {ActivationAlgorithm.MINMAX}
+
+    @property
+    def tensor_activation(self) -> ActivationOptions:
+        """How what only the QDQ form quantizes is quantized."""
+        return self.default.activation

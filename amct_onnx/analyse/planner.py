@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_activation, choose_weight
+from amct_onnx.analyse.algorithms import Bounds, choose_activation, choose_weight
 from amct_onnx.analyse.algorithms.uniform import scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
 from amct_onnx.analyse.engine import Calibration, Progress, calibrate
@@ -23,6 +23,7 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.config import ActivationOptions, WeightOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
 from amct_onnx.graph.op_table import resolve_constant
@@ -79,7 +80,7 @@ def make_plan(
     layers = locate_layers(model, options.skip).layers
     pairs = place_pairs(model, layers) if options.qdq_tensors else _NO_PAIRS
     chooser = _Chooser(model, layers, pairs, options)
-    keep_values = options.act is not ActivationAlgorithm.MINMAX
+    keep_values = options.needs_values
     if isinstance(data, Calibration):
         calibration = data
         _check_statistics(data, chooser.observed, sha256, keep_values=keep_values)
@@ -136,9 +137,13 @@ class _Chooser:
         watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors)
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
-        self._chosen: dict[str, tuple[float, int]] = {}
+        self._chosen: dict[tuple[str, ActivationOptions], tuple[float, int]] = {}
+        # What shares its scale with a layer's input is quantized as that layer asks.
+        self._wanted = {
+            self._source[layer.activation.name]: options.of(layer.name).activation for layer in reversed(self._layers)
+        }
         # Unrolled recurrent layers read one weight many times; its search is done once.
-        self._weight_scales: dict[tuple[int, int | None], NDArray[np.float32]] = {}
+        self._weight_scales: dict[tuple[int, int | None, WeightOptions], NDArray[np.float32]] = {}
 
     def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
         entries: dict[str, LayerRecord] = {}
@@ -189,33 +194,39 @@ class _Chooser:
         obstacle = data_obstacle(seen, is_float32=source not in calibration.not_float)
         if obstacle is not None:
             return obstacle
-        scale_d, offset_d = self._activation(layer.activation.name, calibration)
+        options = self._options.of(layer.name)
+        scale_d, offset_d = self._activation(layer.activation.name, calibration, options.activation)
         weight = None if layer.weight is None else constant_array(layer.weight)
         bias = None if layer.bias is None else constant_array(layer.bias)
         obstacle = scale_obstacle(scale_d, seen) or weight_obstacle(weight, bias)
         if obstacle is not None:
             return obstacle
-        scale_w = self._weight_scale(layer, weight, bias, scale_d)
+        scale_w = self._weight_scale(layer, weight, bias, scale_d, options.weight)
         return accumulator_obstacle(scale_w, scale_d) or LayerRecord(
             scale_d=scale_d,
             offset_d=offset_d,
             scale_w=tuple(scale_w.tolist()),
             offset_w=(0,) * scale_w.size,
-            act_type="INT8",
-            wts_type=None if layer.weight is None else "INT8",
+            act_type=f"INT{options.activation.bits}",
+            wts_type=None if layer.weight is None else f"INT{options.weight.bits}",
         )
 
-    def _activation(self, name: str, calibration: Calibration) -> tuple[float, int]:
-        """Scale and offset of a tensor: those of the tensor it shares its scale with."""
+    def _activation(
+        self, name: str, calibration: Calibration, wanted: ActivationOptions | None = None
+    ) -> tuple[float, int]:
+        """Scale and offset of a tensor: those of the tensor it shares its scale with.
+
+        Without `wanted`, for what only the QDQ form quantizes, as the first layer that reads it asks.
+        """
         source = self._source[name]
-        if source not in self._chosen:
-            self._chosen[source] = choose_activation(
-                self._options.act,
+        options = wanted or replace(self._wanted.get(source, self._options.default.activation), bits=8)
+        if (source, options) not in self._chosen:
+            self._chosen[source, options] = choose_activation(
+                options,
                 calibration.statistics[source].distribution(),
-                symmetric=self._options.symmetric,
                 bounds=Bounds(*output_bounds(self._tensors[source])),
             )
-        return self._chosen[source]
+        return self._chosen[source, options]
 
     def _against_pair(self, name: str, calibration: Calibration) -> str | None:
         """Why a tensor that only the QDQ form quantizes had better stay float there."""
@@ -233,20 +244,20 @@ class _Chooser:
         return f"8 bits represent its values too badly (signal-to-noise ratio {fidelity:.0f} dB); it stays float in QDQ"
 
     def _weight_scale(
-        self, layer: Layer, weight: Array | None, bias: Array | None, data_scale: float
+        self, layer: Layer, weight: Array | None, bias: Array | None, data_scale: float, options: WeightOptions
     ) -> NDArray[np.float32]:
         """Weight scales [1] or [channels_out], high enough for the bias."""
         if weight is None:
             return np.ones(1, np.float32)
-        per_channel = layer.spec.per_channel or self._options.gemm_per_channel
+        per_channel = options.per_channel
+        if per_channel is None:
+            per_channel = layer.spec.per_channel or self._options.gemm_per_channel
         axis = layer.out_axis if per_channel else None
-        # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
-        key = (id(layer.weight), axis)
+        key = (id(layer.weight), axis, options)
         if key not in self._weight_scales:
-            reduced = self._options.reduce_range
-            self._weight_scales[key] = (
-                arq(weight, axis, bits=7) if reduced else choose_weight(self._options.weights, weight, axis)
-            )
+            # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
+            reduced = self._options.reduce_range and options.bits == 8
+            self._weight_scales[key] = arq(weight, axis, bits=7) if reduced else choose_weight(options, weight, axis)
         scale = self._weight_scales[key]
         others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
         is_empty = np.atleast_1d(~np.any(weight, axis=others))
@@ -261,7 +272,7 @@ class _Chooser:
         if not np.isfinite(values).all():
             return None
         low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
-        return scale_and_offset(low, high, bits=8, symmetric=self._options.symmetric)
+        return scale_and_offset(low, high, bits=8, symmetric=self._options.default.activation.symmetric)
 
 
 def _tensor_entry(scale: float, offset: int) -> LayerRecord:

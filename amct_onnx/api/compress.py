@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.analyse.engine import Calibration, Progress
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
@@ -17,6 +16,7 @@ from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, source_files
 from amct_onnx.api.trial import try_models
+from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, WeightAlgorithm, WeightOptions
 from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import digest
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -69,9 +69,13 @@ def quantize(
     forms, target = _forms(formats), _target(qdq_target, formats)
     per_channel = OutputForm.ASCEND not in forms if gemm_per_channel is None else gemm_per_channel
     options = PlanOptions(
-        act=_choice(ActivationAlgorithm, act, "act"),
-        weights=_choice(WeightAlgorithm, weights, "weights"),
-        symmetric=symmetric or target is QdqTarget.TENSORRT,
+        default=LayerOptions(
+            activation=ActivationOptions(
+                algorithm=_choice(ActivationAlgorithm, act, "act"),
+                symmetric=symmetric or target is QdqTarget.TENSORRT,
+            ),
+            weight=WeightOptions(algorithm=_choice(WeightAlgorithm, weights, "weights")),
+        ),
         skip=(skip,) if isinstance(skip, str) else tuple(skip),
         gemm_per_channel=per_channel,
         reduce_range=reduce_range,

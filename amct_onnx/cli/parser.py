@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 
 from amct_onnx import __version__
-from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.cli import apply, demo, inspect, quantize, record
+from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.rewrite import OutputForm
 

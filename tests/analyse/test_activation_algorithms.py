@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from amct_onnx.analyse.algorithms import ActivationAlgorithm, Bounds, choose_activation
+from amct_onnx.analyse.algorithms import Bounds, choose_activation
 from amct_onnx.analyse.algorithms.activation import ifmr, least_squares, min_max, percentile_range
+from amct_onnx.analyse.algorithms.hfmg import hfmg
 from amct_onnx.analyse.algorithms.uniform import fit_into, scale_and_offset
 from amct_onnx.analyse.statistics import EXACT_LIMIT, TensorStatistics
+from amct_onnx.config import ActivationAlgorithm, ActivationOptions
 
 STEPS = (np.arange(1000) * 7919) % 1000
 X1 = (STEPS / 250 - 1).astype(np.float32)
@@ -35,6 +37,16 @@ REFERENCE_99 = [
     (X1, True, 0.02354015782, 0),
     (X2, False, 0.03065163083, -4),
     (X2, True, 0.03136825189, 0),
+]
+
+# AMCT's HFMG: data, bins, scale and offset asymmetric, scale symmetric.
+REFERENCE_HFMG = [
+    (X1, 1024, 0.01565528475, -64, 0.02355982363),
+    (X1, 4096, 0.01566676237, -64, 0.02358287014),
+    (X2, 1024, 0.03124807402, 0, 0.03125),
+    (X2, 4096, 0.03127098456, 0, 0.03125),
+    (X3, 1024, 0.01557711791, -128, 0.03127688915),
+    (X3, 4096, 0.01558853872, -128, 0.03129982203),
 ]
 
 
@@ -69,11 +81,28 @@ def test_ifmr_with_percentiles_meets_the_reference(values, symmetric, scale, off
     assert abs(got[1] - offset) <= 1
 
 
+@pytest.mark.parametrize(("values", "bins", "scale", "offset", "symmetric_scale"), REFERENCE_HFMG)
+def test_hfmg_meets_the_reference(values, bins, scale, offset, symmetric_scale):
+    got = hfmg(distribution(values), bits=8, symmetric=False, num_of_bins=bins)
+    assert got[0] == pytest.approx(scale, rel=1e-7)
+    assert got[1] == offset
+    got = hfmg(distribution(values), bits=8, symmetric=True, num_of_bins=bins)
+    assert got == (pytest.approx(symmetric_scale, rel=1e-7), 0)
+
+
+def test_hfmg_cuts_far_outliers_off():
+    values = np.append(np.random.default_rng(0).standard_normal(100_000), [200.0]).astype(np.float32)
+    scale, offset = hfmg(distribution(values), bits=8, symmetric=False)
+    assert (127 - offset) * scale < 60
+    covering = scale_and_offset(float(values.min()), 200.0, bits=8, symmetric=False)
+    assert quantized_error(values[:-1], scale, offset, 8) < quantized_error(values[:-1], *covering, 8) / 4
+
+
 @pytest.mark.parametrize("algorithm", list(ActivationAlgorithm))
 def test_all_zero_data_gives_a_usable_quantizer(algorithm):
     zeros = distribution(np.zeros(10, np.float32))
-    assert choose_activation(algorithm, zeros) == (1.0, -128)
-    assert choose_activation(algorithm, zeros, symmetric=True) == (1.0, 0)
+    assert choose_activation(ActivationOptions(algorithm=algorithm), zeros) == (1.0, -128)
+    assert choose_activation(ActivationOptions(algorithm=algorithm, symmetric=True), zeros) == (1.0, 0)
 
 
 def test_min_max_covers_the_extremes():
@@ -144,7 +173,9 @@ def test_histogram_and_exact_values_choose_alike():
 @pytest.mark.parametrize("algorithm", list(ActivationAlgorithm))
 def test_ranges_never_reach_beyond_what_the_producer_emits(algorithm, low, high):
     values = np.clip(np.random.default_rng(4).standard_normal(3000) * 4, low, high).astype(np.float32)
-    scale, offset = choose_activation(algorithm, distribution(values), bounds=Bounds(low, high))
+    scale, offset = choose_activation(
+        ActivationOptions(algorithm=algorithm), distribution(values), bounds=Bounds(low, high)
+    )
     step = np.float32(scale)
     assert step * np.float32(-128 - offset) >= low
     assert step * np.float32(127 - offset) <= high

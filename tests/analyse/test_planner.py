@@ -53,9 +53,9 @@ def test_shared_weight_is_searched_once(monkeypatch):
 
     searched = []
 
-    def counting(algorithm, weight, axis):
+    def counting(options, weight, axis):
         searched.append(weight.shape)
-        return choose_weight(algorithm, weight, axis)
+        return choose_weight(options, weight, axis)
 
     monkeypatch.setattr(planner, "choose_weight", counting)
     rng = np.random.default_rng(0)

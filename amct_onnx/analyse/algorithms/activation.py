@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-import enum
-
 import numpy as np
 
+from amct_onnx.analyse.algorithms.hfmg import hfmg
 from amct_onnx.analyse.algorithms.uniform import FLOAT_EPSILON, Bounds, fit_into, scale_and_offset, squared_error
 from amct_onnx.analyse.statistics import Distribution
+from amct_onnx.config import ActivationAlgorithm, ActivationOptions
 from amct_onnx.graph.weights import Array
 
 
-class ActivationAlgorithm(enum.Enum):
-    """How the range of an activation is chosen."""
-
-    MSE = "mse"
-    MINMAX = "minmax"
-    IFMR = "ifmr"
-    PERCENTILE = "percentile"
-
-
 def choose_activation(
-    algorithm: ActivationAlgorithm,
-    seen: Distribution,
-    *,
-    bits: int = 8,
-    symmetric: bool = False,
-    bounds: Bounds | None = None,
+    options: ActivationOptions, seen: Distribution, *, bounds: Bounds | None = None
 ) -> tuple[float, int]:
     """Scale (exactly a float32) and offset for one tensor.
 
     Args:
-        algorithm: which of the functions of this module.
+        options: algorithm, width, symmetry and the algorithm's parameters.
         seen: what calibration saw.
-        bits: 8 or 16.
-        symmetric: force offset 0.
         bounds: range that the producer can emit; the result does not reach beyond it (asymmetric only).
     """
+    scale, offset = _by_algorithm(options, seen)
+    if options.symmetric or bounds is None:
+        return scale, offset
+    return fit_into(scale, offset, bounds, bits=options.bits)
+
+
+def _by_algorithm(options: ActivationOptions, seen: Distribution) -> tuple[float, int]:
+    bits, symmetric = options.bits, options.symmetric
+    if options.algorithm is ActivationAlgorithm.IFMR:
+        return ifmr(
+            seen,
+            bits=bits,
+            symmetric=symmetric,
+            search=(options.search_start, options.search_end, options.search_step),
+            max_percentile=options.max_percentile,
+            min_percentile=options.min_percentile,
+        )
+    if options.algorithm is ActivationAlgorithm.HFMG:
+        return hfmg(seen, bits=bits, symmetric=symmetric, num_of_bins=options.num_of_bins)
     functions = {
         ActivationAlgorithm.MSE: least_squares,
         ActivationAlgorithm.MINMAX: min_max,
-        ActivationAlgorithm.IFMR: ifmr,
         ActivationAlgorithm.PERCENTILE: percentile,
     }
-    scale, offset = functions[algorithm](seen, bits=bits, symmetric=symmetric)
-    if symmetric or bounds is None:
-        return scale, offset
-    return fit_into(scale, offset, bounds, bits=bits)
+    return functions[options.algorithm](seen, bits=bits, symmetric=symmetric)
 
 
 def min_max(seen: Distribution, *, bits: int, symmetric: bool) -> tuple[float, int]:

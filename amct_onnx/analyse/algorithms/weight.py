@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
-
 import numpy as np
 from numpy.typing import NDArray
 
+from amct_onnx.config import WeightAlgorithm, WeightOptions
 from amct_onnx.graph.weights import Array
 
 BIAS_LIMIT = 2.0**30
@@ -18,17 +17,10 @@ EMPTY_FILTER_BIAS = 2.0**23
 _BLOCK = 2**17
 
 
-class WeightAlgorithm(enum.Enum):
-    """How weight scales are chosen."""
-
-    MSE = "mse"
-    ARQ = "arq"
-
-
-def choose_weight(algorithm: WeightAlgorithm, weight: Array, axis: int | None, *, bits: int = 8) -> NDArray[np.float32]:
+def choose_weight(options: WeightOptions, weight: Array, axis: int | None) -> NDArray[np.float32]:
     """Scales float32 [weight.shape[axis]], or [1] when `axis` is None."""
     functions = {WeightAlgorithm.MSE: least_squares, WeightAlgorithm.ARQ: arq}
-    return functions[algorithm](weight, axis, bits=bits)
+    return functions[options.algorithm](weight, axis, bits=options.bits)
 
 
 def least_squares(weight: Array, axis: int | None, *, bits: int = 8) -> NDArray[np.float32]:
