@@ -46,6 +46,11 @@ def place_pairs(model: Model, layers: Sequence[Layer], *, products: bool = True)
     return _Sweep(model, layers, products=products).placement()
 
 
+def runs_on_integers(layer: Layer, bits: int) -> bool:
+    """Whether runtimes that read QDQ have an integer kernel for a layer with activations of this width."""
+    return bits == 8 and layer.spec.kernel is not Kernel.FLOAT
+
+
 def keeps_scale(node: Node) -> bool:
     """Whether the node's output may share the scale of its first input without loss.
 

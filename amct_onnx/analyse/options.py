@@ -19,6 +19,7 @@ class PlanOptions:
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul, too, where a layer does not say.
         reduce_range: use half the integer range for weights, chosen by ARQ (see ``--reduce-range``).
         qdq_tensors: also plan what only the QDQ form quantizes.
+        force_fp16: round activation scales to float16 precision, for devices that compute in float16.
     """
 
     default: LayerOptions = field(default_factory=LayerOptions)
@@ -27,6 +28,7 @@ class PlanOptions:
     gemm_per_channel: bool = False
     reduce_range: bool = False
     qdq_tensors: bool = True
+    force_fp16: bool = False
 
     def of(self, layer: str) -> LayerOptions:
         """The choices for one layer."""

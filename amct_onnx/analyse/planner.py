@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.analyse.algorithms import Bounds, choose_activation, choose_weight
-from amct_onnx.analyse.algorithms.uniform import scale_and_offset, signal_to_noise_db
+from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
 from amct_onnx.analyse.engine import Calibration, Progress, calibrate
 from amct_onnx.analyse.obstacles import (
@@ -26,12 +26,13 @@ from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.config import ActivationOptions, WeightOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
+from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.op_table import resolve_constant
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, Survey, locate_layers
-from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, scale_source
+from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, runs_on_integers, scale_source
 from amct_onnx.record import LayerRecord, Record, RecordHeader
 from amct_onnx.rewrite import Prepared
 
@@ -78,7 +79,7 @@ def make_plan(
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
     layers = locate_layers(model, options.skip).layers
-    pairs = place_pairs(model, layers) if options.qdq_tensors else _NO_PAIRS
+    pairs = place_pairs(model, _integer_layers(layers, options)) if options.qdq_tensors else _NO_PAIRS
     chooser = _Chooser(model, layers, pairs, options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):
@@ -118,6 +119,11 @@ def _survey(model: Model, options: PlanOptions) -> Survey:
     return survey
 
 
+def _integer_layers(layers: Iterable[Layer], options: PlanOptions) -> list[Layer]:
+    """The layers that run on integers in the QDQ form."""
+    return [layer for layer in layers if runs_on_integers(layer, options.of(layer.name).activation.bits)]
+
+
 def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
     reasons = "; ".join(f"'{r.node}' ({r.op_type}): {r.reason}" for r in refusals[:5])
     return NothingToCompressError(
@@ -143,7 +149,7 @@ class _Chooser:
             self._source[layer.activation.name]: options.of(layer.name).activation for layer in reversed(self._layers)
         }
         # Unrolled recurrent layers read one weight many times; its search is done once.
-        self._weight_scales: dict[tuple[int, int | None, WeightOptions], NDArray[np.float32]] = {}
+        self._weight_scales: dict[tuple[int, Channels | None, WeightOptions], NDArray[np.float32]] = {}
 
     def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
         entries: dict[str, LayerRecord] = {}
@@ -168,7 +174,8 @@ class _Chooser:
         """The pairs that still pay when only the layers with an entry are quantized."""
         if len(entries) == len(self._layers) or not self._options.qdq_tensors:
             return self._pairs
-        return place_pairs(self._model, [layer for layer in self._layers if layer.name in entries])
+        remaining = [layer for layer in self._layers if layer.name in entries]
+        return place_pairs(self._model, _integer_layers(remaining, self._options))
 
     def _tensor_entries(
         self, pairs: Placement, calibration: Calibration
@@ -196,6 +203,7 @@ class _Chooser:
             return obstacle
         options = self._options.of(layer.name)
         scale_d, offset_d = self._activation(layer.activation.name, calibration, options.activation)
+        scale_d = half_precision(scale_d) if self._options.force_fp16 else scale_d
         weight = None if layer.weight is None else constant_array(layer.weight)
         bias = None if layer.bias is None else constant_array(layer.bias)
         obstacle = scale_obstacle(scale_d, seen) or weight_obstacle(weight, bias)
@@ -252,15 +260,15 @@ class _Chooser:
         per_channel = options.per_channel
         if per_channel is None:
             per_channel = layer.spec.per_channel or self._options.gemm_per_channel
-        axis = layer.out_axis if per_channel else None
-        key = (id(layer.weight), axis, options)
+        channels = layer.out_channels
+        key = (id(layer.weight), channels if per_channel else None, options)
+        rows = channels.rows(weight) if per_channel else weight.reshape(1, -1)
         if key not in self._weight_scales:
             # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
             reduced = self._options.reduce_range and options.bits == 8
-            self._weight_scales[key] = arq(weight, axis, bits=7) if reduced else choose_weight(options, weight, axis)
+            self._weight_scales[key] = arq(rows, 0, bits=7) if reduced else choose_weight(options, rows, 0)
         scale = self._weight_scales[key]
-        others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
-        is_empty = np.atleast_1d(~np.any(weight, axis=others))
+        is_empty = ~np.any(rows, axis=1)
         # A channel that training left all but dead must not take scale_w * scale_d out of float32's normal range.
         least = np.nextafter(np.float32(np.finfo(np.float32).tiny / min(data_scale, 1.0)), np.float32(np.inf))
         return np.asarray(np.maximum(fit_bias(scale, bias, data_scale, is_empty), least), np.float32)

@@ -11,9 +11,11 @@ import enum
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
+from amct_onnx.graph.channels import Channels, grouped, plain
 from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.parts import Constant, Node, Tensor
 
@@ -50,6 +52,9 @@ class Rule:
     remedy: str
 
 
+ChannelsOf: TypeAlias = Callable[[Node, tuple[int, ...]], Channels]
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """Facts about one operator of the default domain.
@@ -60,8 +65,12 @@ class OpSpec:
         weight: index of the weight input of a layer.
         bias: index of the bias input of a layer.
         has_record: whether a layer of this type gets a record entry.
+        act_bits: widths of the data input's integers.
+        weight_bits: widths of the weight's integers.
+        scatters: whether every input value meets the weights (transposed convolution) rather than every output value.
         per_channel: whether AMCT configs quantize its weights per output channel.
-        weight_out_axis: weight axis of the output channels, for a node.
+        out_channels: where the output channels lie in the weight, for a node and the weight's shape.
+        in_channels: the same of the input channels.
         output_axis: axis of the output channels in the output tensor.
         bounds: smallest and largest value that the output can take.
         rules: why a node of this type may be refused, checked in order.
@@ -73,8 +82,12 @@ class OpSpec:
     weight: int | None = None
     bias: int | None = None
     has_record: bool = False
+    act_bits: frozenset[int] = frozenset({8})
+    weight_bits: frozenset[int] = frozenset({8})
+    scatters: bool = False
     per_channel: bool = False
-    weight_out_axis: Callable[[Node], int] = field(default=lambda _node: 0)
+    out_channels: ChannelsOf = field(default=lambda _node, shape: plain(0, shape))
+    in_channels: ChannelsOf = field(default=lambda _node, shape: plain(1, shape))
     output_axis: int = 1
     bounds: Callable[[Node], tuple[float, float]] = field(default=lambda _node: (-math.inf, math.inf))
     rules: tuple[Rule, ...] = ()
@@ -167,6 +180,10 @@ def _within(low: float, high: float) -> Callable[[Node], tuple[float, float]]:
 
 def _gemm_out_axis(node: Node) -> int:
     return 0 if node.attrs.get("transB", 0) else 1
+
+
+def _group(node: Node) -> int:
+    return int(node.attrs.get("group", 1))
 
 
 def _is_dequantized(tensor: Tensor) -> bool:
@@ -271,6 +288,9 @@ _TABLE = Rule(_reads_table, "its table of weights (an embedding) is not quantize
 _NOT_YET = Rule(lambda _node: True, "layers of this type are not quantized yet", "none; the layer stays float")
 _UNSUPPORTED = OpSpec(Kernel.FLOAT, data=(), stays_float=_NOT_YET)
 
+_WIDE_ACTIVATIONS = frozenset({8, 16})
+_NARROW_WEIGHTS = frozenset({4, 8})
+
 _FLOAT = OpSpec(Kernel.FLOAT, data=())
 _MOVES = OpSpec(Kernel.SAME_SCALE)
 _FUNCTION = OpSpec(Kernel.FUNCTION)
@@ -283,6 +303,22 @@ OPS: Mapping[str, OpSpec] = {
         bias=2,
         has_record=True,
         per_channel=True,
+        act_bits=_WIDE_ACTIVATIONS,
+        weight_bits=frozenset({4, 6, 7, 8}),
+        in_channels=lambda node, shape: grouped(1, shape, _group(node)),
+        rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
+    ),
+    "ConvTranspose": OpSpec(
+        Kernel.FLOAT,
+        weight=1,
+        bias=2,
+        has_record=True,
+        per_channel=True,
+        act_bits=_WIDE_ACTIVATIONS,
+        weight_bits=_NARROW_WEIGHTS,
+        scatters=True,
+        out_channels=lambda node, shape: grouped(1, shape, _group(node)),
+        in_channels=lambda _node, shape: plain(0, shape),
         rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
     ),
     "Gemm": OpSpec(
@@ -290,7 +326,10 @@ OPS: Mapping[str, OpSpec] = {
         weight=1,
         bias=2,
         has_record=True,
-        weight_out_axis=_gemm_out_axis,
+        act_bits=_WIDE_ACTIVATIONS,
+        weight_bits=_NARROW_WEIGHTS,
+        out_channels=lambda node, shape: plain(_gemm_out_axis(node), shape),
+        in_channels=lambda node, shape: plain(1 - _gemm_out_axis(node), shape),
         rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _GEMM_TRANS_A, _GEMM_BIAS),
     ),
     "MatMul": OpSpec(
@@ -298,12 +337,13 @@ OPS: Mapping[str, OpSpec] = {
         data=(0, 1),
         weight=1,
         has_record=True,
-        weight_out_axis=lambda _node: 1,
+        weight_bits=_NARROW_WEIGHTS,
+        out_channels=lambda _node, shape: plain(1, shape),
+        in_channels=lambda _node, shape: plain(0, shape),
         output_axis=-1,
         rules=(_ALREADY, _MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
     ),
     "AveragePool": OpSpec(Kernel.ELEMENTWISE, has_record=True, rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK)),
-    "ConvTranspose": _UNSUPPORTED,
     "LSTM": _UNSUPPORTED,
     "GRU": _UNSUPPORTED,
     "RNN": _UNSUPPORTED,

@@ -54,7 +54,12 @@ def layer_quants(
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
     raise_errors(loaded.source, findings, strict=strict)
     quants = {
-        name: LayerQuant(tensor_quant(entry), np.asarray(entry.scale_w, np.float32), _BITS[entry.weight_type])
+        name: LayerQuant(
+            tensor_quant(entry),
+            np.asarray(entry.scale_w, np.float32),
+            _BITS[entry.weight_type],
+            force_fp16=entry.fakequant_precision_mode == "FORCE_FP16_QUANT",
+        )
         for name, entry in loaded.record.layers.items()
         if not entry.is_empty and not entry.is_tensor_quantize
     }
@@ -128,8 +133,8 @@ def layer_facts(layer: Layer) -> LayerFacts:
         channels_out=layer.channels_out,
         channels_in=layer.channels_in,
         has_weight=layer.weight is not None,
-        act_types=frozenset({"INT8"}),
-        wts_types=frozenset({"INT8"}),
+        act_types=frozenset(f"INT{bits}" for bits in layer.spec.act_bits),
+        wts_types=frozenset(f"INT{bits}" for bits in layer.weight_bits),
     )
 
 
