@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from amct_onnx.analyse.algorithms import Bounds, choose_activation, choose_weight
 from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
-from amct_onnx.analyse.engine import Calibration, Progress, calibrate
+from amct_onnx.analyse.engine import Calibration, calibrate
 from amct_onnx.analyse.obstacles import (
     Obstacle,
     accumulator_obstacle,
@@ -23,6 +23,7 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.walk import Progress
 from amct_onnx.config import ActivationOptions, WeightOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
@@ -79,15 +80,20 @@ def make_plan(
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
     layers = locate_layers(model, options.skip).layers
-    pairs = place_pairs(model, _integer_layers(layers, options)) if options.qdq_tensors else _NO_PAIRS
-    chooser = _Chooser(model, layers, pairs, options)
+    chooser = _Chooser(replace(prepared, model=model), layers, options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):
         calibration = data
         _check_statistics(data, chooser.observed, sha256, keep_values=keep_values)
     else:
         found = calibrate(
-            model.proto, model.base_dir, chooser.observed, data, keep_values=keep_values, progress=progress
+            model.proto,
+            model.base_dir,
+            chooser.observed,
+            data,
+            divided=prepared.divided,
+            keep_values=keep_values,
+            progress=progress,
         )
         calibration = replace(found, source_sha256=sha256)
     return chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
@@ -119,11 +125,6 @@ def _survey(model: Model, options: PlanOptions) -> Survey:
     return survey
 
 
-def _integer_layers(layers: Iterable[Layer], options: PlanOptions) -> list[Layer]:
-    """The layers that run on integers in the QDQ form."""
-    return [layer for layer in layers if runs_on_integers(layer, options.of(layer.name).activation.bits)]
-
-
 def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
     reasons = "; ".join(f"'{r.node}' ({r.op_type}): {r.reason}" for r in refusals[:5])
     return NothingToCompressError(
@@ -134,12 +135,12 @@ def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
 class _Chooser:
     """Chooses scales for one model once its statistics are there."""
 
-    def __init__(self, model: Model, layers: Iterable[Layer], pairs: Placement, options: PlanOptions) -> None:
-        self._model = model
+    def __init__(self, prepared: Prepared, layers: Iterable[Layer], options: PlanOptions) -> None:
+        self._prepared = prepared
         self._layers = tuple(layers)
-        self._pairs = pairs
         self._options = options
-        self._tensors = _tensors_by_name(model)
+        self._pairs = pairs = self._placement(self._layers)
+        self._tensors = _tensors_by_name(prepared.model)
         watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors)
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
@@ -174,8 +175,16 @@ class _Chooser:
         """The pairs that still pay when only the layers with an entry are quantized."""
         if len(entries) == len(self._layers) or not self._options.qdq_tensors:
             return self._pairs
-        remaining = [layer for layer in self._layers if layer.name in entries]
-        return place_pairs(self._model, _integer_layers(remaining, self._options))
+        return self._placement([layer for layer in self._layers if layer.name in entries])
+
+    def _placement(self, layers: Iterable[Layer]) -> Placement:
+        if not self._options.qdq_tensors:
+            return _NO_PAIRS
+        on_integers = [layer for layer in layers if runs_on_integers(layer, self._bits(layer))]
+        return place_pairs(self._prepared.model, on_integers, keep_float=self._prepared.multiplied)
+
+    def _bits(self, layer: Layer) -> int:
+        return self._options.of(layer.name).activation.bits
 
     def _tensor_entries(
         self, pairs: Placement, calibration: Calibration
@@ -204,8 +213,7 @@ class _Chooser:
         options = self._options.of(layer.name)
         scale_d, offset_d = self._activation(layer.activation.name, calibration, options.activation)
         scale_d = half_precision(scale_d) if self._options.force_fp16 else scale_d
-        weight = None if layer.weight is None else constant_array(layer.weight)
-        bias = None if layer.bias is None else constant_array(layer.bias)
+        weight, bias = self._undivided(layer)
         obstacle = scale_obstacle(scale_d, seen) or weight_obstacle(weight, bias)
         if obstacle is not None:
             return obstacle
@@ -215,9 +223,21 @@ class _Chooser:
             offset_d=offset_d,
             scale_w=tuple(scale_w.tolist()),
             offset_w=(0,) * scale_w.size,
+            tensor_balance_factor=tuple(self._prepared.balance.get(layer.name, np.zeros(0)).tolist()),
             act_type=f"INT{options.activation.bits}",
             wts_type=None if layer.weight is None else f"INT{options.weight.bits}",
         )
+
+    def _undivided(self, layer: Layer) -> tuple[Array | None, Array | None]:
+        """Weight and bias as they are without what a balanced layer behind has put into them."""
+        weight = None if layer.weight is None else constant_array(layer.weight)
+        bias = None if layer.bias is None else constant_array(layer.bias)
+        factors = self._prepared.folded.get(layer.name)
+        if factors is None or weight is None:
+            return weight, bias
+        channels = layer.out_channels
+        whole = (weight.reshape(channels.view) * channels.spread(factors)).reshape(weight.shape)
+        return np.asarray(whole, np.float32), None if bias is None else np.asarray(bias * factors, np.float32)
 
     def _activation(
         self, name: str, calibration: Calibration, wanted: ActivationOptions | None = None

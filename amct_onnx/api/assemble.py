@@ -44,7 +44,7 @@ def assemble(
         RecordError: the plan does not fit the model.
     """
     symmetric_only = target is QdqTarget.TENSORRT
-    quants, findings = layer_quants(prepared.model, record, symmetric_only=symmetric_only, strict=strict)
+    quants, findings = layer_quants(prepared, record, symmetric_only=symmetric_only, strict=strict)
     pairs, more = tensor_quants(prepared.model, tensors, quants, symmetric_only=symmetric_only, strict=strict)
     rewritten = rewrite_all(prepared, quants, forms, pairs=pairs, target=target)
     timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}

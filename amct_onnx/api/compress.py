@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.analyse.engine import Calibration, Progress
+from amct_onnx.analyse.balance import choose_balance
+from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
+from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.result import CompressionResult
@@ -22,6 +24,7 @@ from amct_onnx.graph import digest
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite import OutputForm, prepare
+from amct_onnx.rewrite.quants import prepare_for
 
 ALL_FORMS = tuple(OutputForm)
 
@@ -38,6 +41,7 @@ def quantize(
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
     gemm_per_channel: bool | None = None,
     reduce_range: bool = False,
+    dmq: float | None = None,
     trial: bool = True,
     progress: Progress | None = None,
 ) -> CompressionResult:
@@ -57,6 +61,8 @@ def quantize(
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
             model is asked for, since AMCT quantizes them per tensor.
         reduce_range: 7-bit weights, for x86 machines whose 8-bit kernels saturate.
+        dmq: balance every layer that has weights with this migration strength, 0.2 to 0.8 (DMQ, like SmoothQuant):
+            spread between input channels moves from activations to weights. Walks over the data twice.
         trial: run every runnable form beside the float model on the first feeds.
         progress: wraps the iterator of feeds, for a progress bar.
 
@@ -75,6 +81,7 @@ def quantize(
                 symmetric=symmetric or target is QdqTarget.TENSORRT,
             ),
             weight=WeightOptions(algorithm=_choice(WeightAlgorithm, weights, "weights")),
+            migration_strength=_strength(dmq),
         ),
         skip=(skip,) if isinstance(skip, str) else tuple(skip),
         gemm_per_channel=per_channel,
@@ -84,6 +91,8 @@ def quantize(
     proto, base_dir = load_source(model)
     with blaming_illegal_models(proto, base_dir):
         prepared = prepare(proto, base_dir)
+        factors = choose_balance(prepared, options, data, progress=progress)
+        prepared = prepare(proto, base_dir, balance=factors) if factors else prepared
         plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
         result = assemble(
             prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
@@ -139,9 +148,8 @@ def apply(
             )
     elif plain_record(extra).header is not None:
         check_belongs(plain_record(extra), proto, base_dir, what="tensors file")
-    skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
     with blaming_illegal_models(proto, base_dir):
-        prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
+        prepared = prepare_for(loaded, proto, base_dir)
         result = assemble(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
     return replace(result, source=source_files(model, proto, base_dir))
 
@@ -167,6 +175,12 @@ def sibling_tensors(record: Path) -> Path | None:
     if not record.name.endswith("_record.txt"):
         return None
     return record.with_name(record.name.removesuffix("_record.txt") + "_tensors.txt")
+
+
+def _strength(dmq: float | None) -> float | None:
+    if dmq is not None and not 0.2 <= dmq <= 0.8:
+        raise UsageError(f"dmq is {dmq}; a migration strength lies from 0.2 to 0.8, 0.5 is usual")
+    return dmq
 
 
 def _forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:

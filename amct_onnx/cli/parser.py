@@ -122,6 +122,14 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         help="one weight scale per output channel for Gemm and MatMul, too (default: only without the ascend form)",
     )
     parser.add_argument(
+        "--dmq",
+        nargs="?",
+        type=float,
+        const=0.5,
+        metavar="STRENGTH",
+        help="balance activations against weights with this migration strength, 0.2 to 0.8 (default: 0.5)",
+    )
+    parser.add_argument(
         "--reduce-range",
         action="store_true",
         help="7-bit weights, for x86 machines without VNNI whose kernels saturate",

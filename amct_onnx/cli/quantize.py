@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         qdq_target=arguments.qdq_target,
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
+        dmq=arguments.dmq,
         progress=console.progress("calibrating", len(feeds) if feeds else None),
     )
     paths = result.save(arguments.output, protect=inputs)

@@ -67,11 +67,12 @@ class OpSpec:
         has_record: whether a layer of this type gets a record entry.
         act_bits: widths of the data input's integers.
         weight_bits: widths of the weight's integers.
+        is_homogeneous: whether a positive factor per channel may as well be applied behind it.
         scatters: whether every input value meets the weights (transposed convolution) rather than every output value.
         per_channel: whether AMCT configs quantize its weights per output channel.
         out_channels: where the output channels lie in the weight, for a node and the weight's shape.
         in_channels: the same of the input channels.
-        output_axis: axis of the output channels in the output tensor.
+        channel_axis: axis of the channels in the data input and in the result.
         bounds: smallest and largest value that the output can take.
         rules: why a node of this type may be refused, checked in order.
         stays_float: why a node of this type stays float although it holds weights; for types without a record entry.
@@ -84,11 +85,12 @@ class OpSpec:
     has_record: bool = False
     act_bits: frozenset[int] = frozenset({8})
     weight_bits: frozenset[int] = frozenset({8})
+    is_homogeneous: bool = False
     scatters: bool = False
     per_channel: bool = False
     out_channels: ChannelsOf = field(default=lambda _node, shape: plain(0, shape))
     in_channels: ChannelsOf = field(default=lambda _node, shape: plain(1, shape))
-    output_axis: int = 1
+    channel_axis: int = 1
     bounds: Callable[[Node], tuple[float, float]] = field(default=lambda _node: (-math.inf, math.inf))
     rules: tuple[Rule, ...] = ()
     stays_float: Rule | None = None
@@ -293,6 +295,7 @@ _NARROW_WEIGHTS = frozenset({4, 8})
 
 _FLOAT = OpSpec(Kernel.FLOAT, data=())
 _MOVES = OpSpec(Kernel.SAME_SCALE)
+_KEEPS_CHANNELS = OpSpec(Kernel.SAME_SCALE, is_homogeneous=True)
 _FUNCTION = OpSpec(Kernel.FUNCTION)
 _ARITHMETIC = OpSpec(Kernel.ELEMENTWISE, data=(0, 1))
 
@@ -328,6 +331,7 @@ OPS: Mapping[str, OpSpec] = {
         has_record=True,
         act_bits=_WIDE_ACTIVATIONS,
         weight_bits=_NARROW_WEIGHTS,
+        channel_axis=-1,
         out_channels=lambda node, shape: plain(_gemm_out_axis(node), shape),
         in_channels=lambda node, shape: plain(1 - _gemm_out_axis(node), shape),
         rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _GEMM_TRANS_A, _GEMM_BIAS),
@@ -340,7 +344,7 @@ OPS: Mapping[str, OpSpec] = {
         weight_bits=_NARROW_WEIGHTS,
         out_channels=lambda _node, shape: plain(1, shape),
         in_channels=lambda _node, shape: plain(0, shape),
-        output_axis=-1,
+        channel_axis=-1,
         rules=(_ALREADY, _MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
     ),
     "AveragePool": OpSpec(Kernel.ELEMENTWISE, has_record=True, rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK)),
@@ -352,18 +356,18 @@ OPS: Mapping[str, OpSpec] = {
     "Mul": _ARITHMETIC,
     "Concat": OpSpec(Kernel.ELEMENTWISE, data=()),
     "GlobalAveragePool": OpSpec(Kernel.ELEMENTWISE),
-    "LeakyRelu": OpSpec(Kernel.ELEMENTWISE),
+    "LeakyRelu": OpSpec(Kernel.ELEMENTWISE, is_homogeneous=True),
     "Sigmoid": OpSpec(Kernel.ELEMENTWISE, bounds=_within(0.0, 1.0)),
-    "Relu": OpSpec(Kernel.CLAMP, bounds=_within(0.0, math.inf)),
+    "Relu": OpSpec(Kernel.CLAMP, is_homogeneous=True, bounds=_within(0.0, math.inf)),
     "Clip": OpSpec(Kernel.CLAMP, bounds=_clip_bounds),
-    "MaxPool": _MOVES,
+    "MaxPool": _KEEPS_CHANNELS,
     "Reshape": _MOVES,
     "Flatten": _MOVES,
     "Transpose": _MOVES,
     "Squeeze": _MOVES,
     "Unsqueeze": _MOVES,
-    "Identity": _MOVES,
-    "Dropout": _MOVES,
+    "Identity": _KEEPS_CHANNELS,
+    "Dropout": _KEEPS_CHANNELS,
     "HardSwish": _FUNCTION,
     "HardSigmoid": OpSpec(Kernel.FUNCTION, bounds=_within(0.0, 1.0)),
     "Tanh": OpSpec(Kernel.FUNCTION, bounds=_within(-1.0, 1.0)),
