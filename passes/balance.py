@@ -28,19 +28,15 @@ class Divided:
 
     Attributes:
         source: name of the tensor that the model had before.
-        factors: float32 [channels].
-        axis: its channel axis.
+        inverse: one over the factors, in a shape that multiplies the source.
     """
 
     source: str
-    factors: Factors = field(compare=False)
-    axis: int
+    inverse: Factors = field(compare=False)
 
     def of(self, array: Array) -> Array:
         """The values of this tensor, from those of the source."""
-        shape = [1] * array.ndim
-        shape[self.axis] = self.factors.size
-        return np.asarray(array * (np.float32(1) / self.factors).reshape(shape), array.dtype)
+        return np.asarray(array * self.inverse, array.dtype)
 
 
 @dataclass(frozen=True)
@@ -119,15 +115,15 @@ class _Balancing:
             self._multiply(members, factors)
             return
         inverse = np.float32(1) / factors
+        row = inverse.reshape(_row_shape(first, factors.size))
         if source.layer is not None:
             self._fold(source.layer, factors)
         for node, index in source.constants:
             values = constant_array(known_constant(node.inputs[index]))
-            per_channel = inverse if node.op in _NORMALIZATIONS else inverse.reshape(_row_shape(first, factors.size))
+            per_channel = inverse if node.op in _NORMALIZATIONS else row
             divided = np.asarray(values * per_channel.reshape(per_channel.shape[-max(1, values.ndim) :]), np.float32)
             replace_input(node, index, self._model.rewrite_constant(node.inputs[index], divided))
-        axis = first.spec.channel_axis
-        self.divided.update({tensor.name: Divided(tensor.name, factors, axis) for tensor in source.tensors})
+        self.divided.update({tensor.name: Divided(tensor.name, row) for tensor in source.tensors})
 
     def _source(self, first: Layer, members: Sequence[Layer]) -> _Source | None:
         """Where the division can go instead of into a Mul; None when others see a tensor on the way."""
@@ -191,7 +187,7 @@ class _Balancing:
         self.editor.insert_before(layer.node, [Node("Mul", name, inputs=[data, constant], outputs=[output])])
         for member in members:
             replace_input(member.node, 0, output)
-        self.divided[output.name] = Divided(data.name, factors, layer.spec.channel_axis)
+        self.divided[output.name] = Divided(data.name, inverse)
         self.multiplied.append(name)
 
 

@@ -22,9 +22,7 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
         proto: the model.
         base_dir: folder of external weights, from which small tensors are read since they may hold shapes.
     """
-    light, _ = lighten(proto, base_dir)
-    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError):
-        light = onnx.shape_inference.infer_shapes(light, data_prop=True)
+    light = _inferred(proto, base_dir)
     shapes: dict[str, Shape] = {}
     for info in (*light.graph.value_info, *light.graph.input, *light.graph.output):
         kind = info.type.tensor_type
@@ -33,3 +31,17 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
                 dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in kind.shape.dim
             )
     return shapes
+
+
+def infer_types(proto: ModelProto, base_dir: Path | None = None) -> dict[str, int]:
+    """Element type (TensorProto.DataType) of every tensor of the main graph that inference can tell."""
+    light = _inferred(proto, base_dir)
+    infos = (*light.graph.value_info, *light.graph.input, *light.graph.output)
+    return {info.name: info.type.tensor_type.elem_type for info in infos if info.type.HasField("tensor_type")}
+
+
+def _inferred(proto: ModelProto, base_dir: Path | None) -> ModelProto:
+    light, _ = lighten(proto, base_dir)
+    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError):
+        light = onnx.shape_inference.infer_shapes(light, data_prop=True)
+    return light

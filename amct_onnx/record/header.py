@@ -12,6 +12,7 @@ from amct_onnx.record.prototext import Source, TextError
 FORMAT_VERSION = 1
 
 _MARK = re.compile(r"amct_onnx record, format ([0-9]+)")
+_RUNS = re.compile(r"([0-9]+) of ([0-9]+) runs")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -24,11 +25,21 @@ class WeightState(Enum):
 
 @dataclass(frozen=True)
 class RecordHeader:
-    """``source_sha256`` is 64 lower-case hexadecimal digits, or None where the source model is not noted."""
+    """What a record says of itself.
+
+    Attributes:
+        format_version: of the header.
+        source_sha256: 64 lower-case hexadecimal digits, or None where the source model is not noted.
+        weights: where the plan's weights come from.
+        runs: calibration runs done, and runs asked for; None for a record that no loop of runs is writing.
+        faults: what went wrong in those runs.
+    """
 
     format_version: int = FORMAT_VERSION
     source_sha256: str | None = None
     weights: WeightState = WeightState.RECOMPUTABLE
+    runs: tuple[int, int] | None = None
+    faults: tuple[str, ...] = ()
 
 
 def format_header(header: RecordHeader) -> str:
@@ -37,6 +48,9 @@ def format_header(header: RecordHeader) -> str:
     if header.source_sha256 is not None:
         lines.append(f"# source sha256: {header.source_sha256}")
     lines.append(f"# weights: {header.weights.value}")
+    if header.runs is not None:
+        lines.append(f"# calibration: {header.runs[0]} of {header.runs[1]} runs")
+    lines += [f"# fault: {' '.join(fault.split())}" for fault in header.faults]
     return "\n".join(lines) + "\n"
 
 
@@ -51,6 +65,8 @@ def parse_header(source: Source) -> RecordHeader | None:
         return None
     sha256: str | None = None
     weights = WeightState.RECOMPUTABLE
+    runs: tuple[int, int] | None = None
+    faults: list[str] = []
     for number, line in comments:
         name, _, value = (part.strip() for part in line.partition(":"))
         if name == "source sha256":
@@ -61,10 +77,17 @@ def parse_header(source: Source) -> RecordHeader | None:
             if value not in {state.value for state in WeightState}:
                 raise TextError(f'weights is recomputable or modified, not "{value}"', line=number, column=1)
             weights = WeightState(value)
+        elif name == "calibration":
+            done = _RUNS.fullmatch(value)
+            if done is None:
+                raise TextError('calibration takes "N of M runs"', line=number, column=1)
+            runs = (int(done[1]), int(done[2]))
+        elif name == "fault":
+            faults.append(value)
     if version > FORMAT_VERSION:
         message = f"the record has format {version}, this amct_onnx reads up to {FORMAT_VERSION}; install a newer one"
         raise TextError(message, line=1, column=1)
-    return RecordHeader(version, sha256, weights)
+    return RecordHeader(version, sha256, weights, runs, tuple(faults))
 
 
 def _leading_comments(text: str) -> Iterator[tuple[int, str]]:
