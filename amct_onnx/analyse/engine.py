@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def calibrate(
     *,
     keep_values: bool = True,
     progress: Progress | None = None,
+    limit: int | None = None,
 ) -> Calibration:
     """Run the float model on every feed and watch `tensors`.
 
@@ -59,9 +61,10 @@ def calibrate(
         data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
         keep_values: whether values or histograms are wanted besides extremes.
         progress: wraps the iterator of feeds.
+        limit: how many feeds to run, which the data must hold; None for all.
 
     Raises:
-        DataError: no feed, or a feed that does not fit.
+        DataError: no feed, fewer than asked for, or a feed that does not fit.
         ModelError: onnxruntime cannot load the model.
     """
     session = open_session(_with_outputs(proto, tensors), base_dir=base_dir, lean=True)
@@ -71,7 +74,7 @@ def calibrate(
     not_float = frozenset(name for name in tensors if kinds.get(name) != "tensor(float)")
     fed = {spec.name for spec in inputs}
     fetched = [name for name in tensors if name not in fed | not_float]
-    feeds = iterate_feeds(data, inputs)
+    feeds = islice(iterate_feeds(data, inputs), limit)
     samples: list[Feed] = []
     count = 0
     for feed in progress(feeds) if progress else feeds:
@@ -86,8 +89,18 @@ def calibrate(
             samples.append(feed)
     if not count:
         raise DataError("the calibration data holds no feed; give at least one sample")
+    check_enough(count, limit)
     _report_not_finite(statistics)
     return Calibration(statistics, count, tuple(samples), not_float=not_float)
+
+
+def check_enough(count: int, wanted: int | None) -> None:
+    """Raise :class:`DataError` if there are fewer feeds than a config asks for."""
+    if wanted is not None and count < wanted:
+        raise DataError(
+            f"batch_num is {wanted}, but the calibration data holds {count} feed{'s' if count > 1 else ''}; "
+            "give more data, or lower batch_num in the config"
+        )
 
 
 def _observe(

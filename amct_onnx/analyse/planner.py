@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from amct_onnx.analyse.algorithms import Bounds, choose_activation, choose_weight
 from amct_onnx.analyse.algorithms.uniform import scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
-from amct_onnx.analyse.engine import Calibration, Progress, calibrate
+from amct_onnx.analyse.engine import Calibration, Progress, calibrate, check_enough
 from amct_onnx.analyse.obstacles import (
     Obstacle,
     accumulator_obstacle,
@@ -84,12 +84,28 @@ def make_plan(
     if isinstance(data, Calibration):
         calibration = data
         _check_statistics(data, chooser.observed, sha256, keep_values=keep_values)
+        check_enough(data.feeds, options.feeds)
     else:
         found = calibrate(
-            model.proto, model.base_dir, chooser.observed, data, keep_values=keep_values, progress=progress
+            model.proto,
+            model.base_dir,
+            chooser.observed,
+            data,
+            keep_values=keep_values,
+            progress=progress,
+            limit=options.feeds,
         )
         calibration = replace(found, source_sha256=sha256)
-    return chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
+    plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
+    return replace(plan, record=_with_unfused(plan.record, prepared.skip_fusion))
+
+
+def _with_unfused(record: Record, names: Iterable[str]) -> Record:
+    """Let the record say which layers keep the BatchNormalization behind them, quantized or not."""
+    layers = dict(record.layers)
+    for name in sorted(names):
+        layers[name] = replace(layers.get(name, LayerRecord()), skip_fusion=True)
+    return replace(record, layers=layers)
 
 
 def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *, keep_values: bool) -> None:

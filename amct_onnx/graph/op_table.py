@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -51,6 +51,31 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Capacity:
+    """What AMCT's configs may ask of layers of one type, beyond 8 bits.
+
+    Kernels are counted by their spatial dimensions; None stands for layers without a kernel.
+
+    Attributes:
+        has_kernel: whether the layers have a kernel.
+        wide: kernels whose activations may have 16 bits.
+        symmetric: kernels that are quantized without zero point only.
+        weight_bits: widths that weights may have.
+        learned: kernels whose rounding AMCT learns (ADA).
+        balance: whether DMQ may balance them.
+        fuses: whether they take in a BatchNormalization behind them.
+    """
+
+    has_kernel: bool = False
+    wide: frozenset[int | None] = frozenset()
+    symmetric: frozenset[int | None] = frozenset()
+    weight_bits: frozenset[int] = frozenset({8})
+    learned: frozenset[int | None] = frozenset()
+    balance: bool = False
+    fuses: bool = False
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """Facts about one operator of the default domain.
 
@@ -61,6 +86,8 @@ class OpSpec:
         bias: index of the bias input of a layer.
         has_record: whether a layer of this type gets a record entry.
         per_channel: whether AMCT configs quantize its weights per output channel.
+        capacity: what else AMCT configs may ask of it.
+        quantizable_inputs: whether AMCT configs may ask to quantize single inputs of it (``tensor_quantize``).
         weight_out_axis: weight axis of the output channels, for a node.
         output_axis: axis of the output channels in the output tensor.
         bounds: smallest and largest value that the output can take.
@@ -74,6 +101,8 @@ class OpSpec:
     bias: int | None = None
     has_record: bool = False
     per_channel: bool = False
+    capacity: Capacity = Capacity()
+    quantizable_inputs: bool = False
     weight_out_axis: Callable[[Node], int] = field(default=lambda _node: 0)
     output_axis: int = 1
     bounds: Callable[[Node], tuple[float, float]] = field(default=lambda _node: (-math.inf, math.inf))
@@ -276,6 +305,23 @@ _MOVES = OpSpec(Kernel.SAME_SCALE)
 _FUNCTION = OpSpec(Kernel.FUNCTION)
 _ARITHMETIC = OpSpec(Kernel.ELEMENTWISE, data=(0, 1))
 
+_CONV_CAPACITY = Capacity(
+    has_kernel=True,
+    wide=frozenset({1, 2}),
+    symmetric=frozenset({3}),
+    weight_bits=frozenset({4, 6, 7, 8}),
+    learned=frozenset({2}),
+    balance=True,
+    fuses=True,
+)
+_CONV_TRANSPOSE_CAPACITY = Capacity(
+    has_kernel=True, wide=frozenset({1, 2}), weight_bits=frozenset({4, 8}), learned=frozenset({2}), balance=True
+)
+_GEMM_CAPACITY = Capacity(
+    wide=frozenset({None}), weight_bits=frozenset({4, 8}), learned=frozenset({None}), balance=True
+)
+_MATMUL_CAPACITY = Capacity(weight_bits=frozenset({4, 8}), learned=frozenset({None}), balance=True)
+
 OPS: Mapping[str, OpSpec] = {
     "Conv": OpSpec(
         Kernel.COMPUTE,
@@ -283,6 +329,7 @@ OPS: Mapping[str, OpSpec] = {
         bias=2,
         has_record=True,
         per_channel=True,
+        capacity=_CONV_CAPACITY,
         rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
     ),
     "Gemm": OpSpec(
@@ -290,6 +337,7 @@ OPS: Mapping[str, OpSpec] = {
         weight=1,
         bias=2,
         has_record=True,
+        capacity=_GEMM_CAPACITY,
         weight_out_axis=_gemm_out_axis,
         rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _GEMM_TRANS_A, _GEMM_BIAS),
     ),
@@ -298,17 +346,23 @@ OPS: Mapping[str, OpSpec] = {
         data=(0, 1),
         weight=1,
         has_record=True,
+        capacity=_MATMUL_CAPACITY,
         weight_out_axis=lambda _node: 1,
         output_axis=-1,
         rules=(_ALREADY, _MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
     ),
-    "AveragePool": OpSpec(Kernel.ELEMENTWISE, has_record=True, rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK)),
-    "ConvTranspose": _UNSUPPORTED,
+    "AveragePool": OpSpec(
+        Kernel.ELEMENTWISE,
+        has_record=True,
+        capacity=Capacity(has_kernel=True),
+        rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK),
+    ),
+    "ConvTranspose": replace(_UNSUPPORTED, capacity=_CONV_TRANSPOSE_CAPACITY),
     "LSTM": _UNSUPPORTED,
     "GRU": _UNSUPPORTED,
     "RNN": _UNSUPPORTED,
     "Gather": OpSpec(Kernel.FLOAT, data=(), stays_float=_TABLE),
-    "Add": _ARITHMETIC,
+    "Add": replace(_ARITHMETIC, quantizable_inputs=True),
     "Mul": _ARITHMETIC,
     "Concat": OpSpec(Kernel.ELEMENTWISE, data=()),
     "GlobalAveragePool": OpSpec(Kernel.ELEMENTWISE),
@@ -316,7 +370,7 @@ OPS: Mapping[str, OpSpec] = {
     "Sigmoid": OpSpec(Kernel.ELEMENTWISE, bounds=_within(0.0, 1.0)),
     "Relu": OpSpec(Kernel.CLAMP, bounds=_within(0.0, math.inf)),
     "Clip": OpSpec(Kernel.CLAMP, bounds=_clip_bounds),
-    "MaxPool": _MOVES,
+    "MaxPool": replace(_MOVES, quantizable_inputs=True),
     "Reshape": _MOVES,
     "Flatten": _MOVES,
     "Transpose": _MOVES,
