@@ -44,11 +44,16 @@ def bound_findings(request: Request) -> Iterator[Finding]:
         yield from _beta_range(wish)
 
 
+def in_bounds(name: str, value: Any) -> bool:
+    """Whether a setting may have a value at all, whatever the layer."""
+    return name not in _BOUNDS or bool(_BOUNDS[name][0](value))
+
+
 def setting_findings(settings: Mapping[str, Setting]) -> Iterator[Finding]:
     """Yield a finding for every value that is out of its bounds by itself."""
     for name, setting in settings.items():
-        test, words = _BOUNDS.get(name, (None, ""))
-        if test is not None and not test(setting.value):
+        if not in_bounds(name, setting.value):
+            words = _BOUNDS[name][1]
             yield Finding(setting.line, "", f"{setting.key} is {setting.value}, but it {words}; correct it")
 
 

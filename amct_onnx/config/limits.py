@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from amct_onnx.config.bounds import in_bounds
 from amct_onnx.config.facts import ConfigurableLayer
 from amct_onnx.config.request import (
     ACTIVATION_BITS,
@@ -36,8 +37,10 @@ def limits(layer: ConfigurableLayer, wish: Wish) -> Iterator[Limit]:
     """Yield every setting of a block that a layer cannot take."""
     for name, (check, instead) in _CHECKS.items():
         setting = wish.settings.get(name)
-        reason = None if setting is None else check(layer, setting)
-        if setting is not None and reason is not None:
+        if setting is None or not in_bounds(name, setting.value):
+            continue
+        reason = check(layer, setting)
+        if reason is not None:
             yield Limit(name, setting, reason, instead)
 
 

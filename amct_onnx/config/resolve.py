@@ -81,9 +81,10 @@ class _Resolver:
         findings += [finding for entry in request.inputs for finding in _input_findings(entry)]
         layers = {layer.name: self._layer(layer) for layer in self.facts.layers.values()}
         findings += [misfit.finding() for misfit in self.misfits.values()]
-        findings += self._nothing_left(layers)
         findings.sort(key=lambda finding: finding.line or 0)
         raise_findings(ConfigError, request.source, findings)
+        # Last, since any other fault may be the cause of it.
+        raise_findings(ConfigError, request.source, self._nothing_left(layers))
         settings = {name: request.value(name, default) for name, default in _GLOBAL_DEFAULTS.items()}
         return QuantConfig(
             layers=layers,
