@@ -99,6 +99,7 @@ def quantize(
             refusals=plan.refusals,
             feeds=plan.calibration.feeds,
             notes=(*notes, *feed_notes(data, options.feeds)),
+            by_config=config is not None,
         )
     timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
     samples = plan.calibration.samples if trial else ()

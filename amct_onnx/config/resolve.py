@@ -54,8 +54,7 @@ class _Misfit:
         first, count = self.layers[0], len(self.layers) - 1
         others = "" if not count else f" and {count} more layer{'s' if count > 1 else ''}"
         asked = self.limit.setting
-        value = asked.stands_for or (shown(asked.value) if asked.key != "dmq_balancer" else "")
-        what = asked.key if asked.key == "dmq_balancer" else f"{asked.key}: {value}"
+        what = asked.stands_for or f"{asked.key}: {shown(asked.value)}"
         message = f'{what} is not possible for "{first.name}"{others}: {self.limit.reason}'
         if self.wish.strict:
             return Finding(asked.line, "", f"{message}; correct {self.wish.where}")

@@ -60,6 +60,13 @@ def test_amcts_defaults_are_not_ours(cfg) -> None:
     assert by_config != quantize(NET, FEEDS).record
 
 
+def test_one_scale_for_a_matrix_is_the_configs_choice(cfg) -> None:
+    for forms in (["qdq"], ["qdq", "ascend"]):
+        result = quantize(NET, FEEDS, config=cfg(""), formats=forms)
+        assert len(result.record.layers["fc"].scale_w) == 1
+        assert "ascend form is asked for" not in " ".join(result.report.notes)
+
+
 def test_json_says_the_same(cfg) -> None:
     config = resolve_config(NET, cfg("batch_num: 3 common_config { hfmg_quantize {} }"))
     path = cfg(format_json(config), "my.json")

@@ -233,8 +233,8 @@ class TestImpossible:
         config = resolved(common("dmq_balancer {}"), only("pool", "conv"))
         assert config.layers["pool"].options.migration_strength is None
         assert config.layers["conv"].options.migration_strength == 0.5
-        assert re.search('dmq_balancer is not possible for "pool"', warnings(config)[0])
-        assert re.search('dmq_balancer is not possible for "pool"', fault(of_layer("pool", "dmq_balancer {}")))
+        assert re.search('dmq_balancer: 0.5 is not possible for "pool"', warnings(config)[0])
+        assert re.search('dmq_balancer: 0.5 is not possible for "pool"', fault(of_layer("pool", "dmq_balancer {}")))
 
     def test_channel_wise_of_a_pool(self) -> None:
         assert not resolved(common("arq_quantize { channel_wise: true }"), only("pool")).warnings
