@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.edit import Editor, replace_input, replace_output
 from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.parts import Node, Tensor
@@ -75,11 +76,11 @@ class QuantizeWeights:
 
 def group_by_weight(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[list[Layer]]:
     """Layers with a weight, those together that read the same one and quantize it alike."""
-    groups: dict[tuple[int, int, int, bytes], list[Layer]] = {}
+    groups: dict[tuple[int, Channels, int, bytes], list[Layer]] = {}
     for layer in layers:
         if layer.weight is not None:
             quant = quants[layer.name]
-            key = (id(layer.weight), layer.out_axis, quant.weight_bits, quant.weight_scale.tobytes())
+            key = (id(layer.weight), layer.out_channels, quant.weight_bits, quant.weight_scale.tobytes())
             groups.setdefault(key, []).append(layer)
     return list(groups.values())
 
@@ -93,12 +94,12 @@ def weight_index(layer: Layer) -> int:
 
 def integer_weight(layer: Layer, quant: LayerQuant) -> DerivedValues:
     """Integer weights of a layer, computed when they are written."""
-    weight, axis = layer.weight, layer.out_axis
+    weight, channels = layer.weight, layer.out_channels
     if weight is None:
         raise TypeError(f"{layer.op_type} has no weight")
 
     def integers() -> Array:
-        return quantize_weight(constant_array(weight), quant.weight_scale, axis, quant.weight_bits)
+        return quantize_weight(constant_array(weight), quant.weight_scale, channels, quant.weight_bits)
 
     return DerivedValues(list(weight.shape), np.dtype(np.int8), integers)
 

@@ -54,7 +54,7 @@ class QdqWeights:
         old = layer.node.inputs[weight_index(layer)]
         integers = model.rewrite_constant(old, integer_weight(layer, quant), len(members))
         scale = quant.weight_scale if quant.weight_scale.size > 1 else quant.weight_scale.reshape(())
-        axis = layer.out_axis if quant.weight_scale.size > 1 else None
+        axis = layer.out_channels.axis if quant.weight_scale.size > 1 else None
         node = dequantize(model, f"{layer.name}.weight", integers, scale, np.zeros(scale.shape, np.int8), axis=axis)
         editor.insert_before(layer.node, [node])
         return node.outputs[0]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import OpSpec, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
@@ -51,22 +52,36 @@ class Layer:
         return (self.bias_add or self.node).outputs[0]
 
     @property
-    def out_axis(self) -> int:
-        """Weight axis of the output channels."""
-        return self.spec.weight_out_axis(self.node)
+    def out_channels(self) -> Channels:
+        """Where the output channels lie in the weight."""
+        return self.spec.out_channels(self.node, self._weight_shape)
+
+    @property
+    def in_channels(self) -> Channels:
+        """Where the input channels lie in the weight."""
+        return self.spec.in_channels(self.node, self._weight_shape)
 
     @property
     def channels_out(self) -> int | None:
         """Number of output channels, None without weights."""
-        return None if self.weight is None else int(self.weight.shape[self.out_axis])
+        return None if self.weight is None else self.out_channels.count
 
     @property
     def channels_in(self) -> int | None:
         """Number of input channels over all groups, None without weights."""
+        return None if self.weight is None else self.in_channels.count
+
+    @property
+    def weight_bits(self) -> frozenset[int]:
+        """Widths its weight can be quantized to; two 4-bit integers share a byte along the input channels."""
+        paired = self.weight is not None and self.in_channels.count % 2 == 0 and self.node.attrs.get("group", 1) == 1
+        return self.spec.weight_bits if paired else self.spec.weight_bits - {4}
+
+    @property
+    def _weight_shape(self) -> tuple[int, ...]:
         if self.weight is None:
-            return None
-        in_axis = 1 if self.op_type == "Conv" else 1 - self.out_axis
-        return int(self.weight.shape[in_axis]) * int(self.node.attrs.get("group", 1))
+            raise TypeError(f"{self.op_type} has no weight")
+        return tuple(int(size) for size in self.weight.shape)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Turn the deploy form into integer operators that a CPU runtime computes exactly (the integer simulator).
+"""Turn the deploy form into operators that a CPU runtime computes exactly (the integer simulator).
 
-AscendQuant becomes a uint8 tensor with zero point ``offset + 128``; Conv, Gemm and MatMul become ConvInteger and
-MatMulInteger, which pad with the zero point and accumulate in int32; the bias is added in int32; AscendDequant
-becomes Cast and Mul. Average pooling has no integer operator and runs on exact integer-valued floats.
+Conv, Gemm and MatMul become ConvInteger and MatMulInteger on uint8 parts of the quantized input; these pad with the
+zero point and accumulate in int32. A transposed convolution has no integer operator and runs on integer-valued floats
+small enough to be exact, once per digit of its input; average pooling runs on integer-valued floats as it is. Parts
+are added up in int64, the bias with them; AscendDequant becomes Cast and Mul.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
+from amct_onnx.passes.integer_operands import Part, QuantizedInputs
 from amct_onnx.passes.lower_fake_quant import accumulating_nodes
 
 _SHIFT = 128
+_SIMULATED_TYPES = ("INT8", "INT16")
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class LowerToIntegers:
         editor = Editor(model)
         quants = {id(node.outputs[0]): node for node in model.graph.nodes if node.op == "AscendQuant"}
         dequants = [node for node in model.graph.nodes if node.op == "AscendDequant"]
-        lowered: dict[int, Tensor] = {}
+        inputs = QuantizedInputs(model, editor)
         for dequant in dequants:
-            _Layer(model, editor, dequant, quants, lowered).lower()
+            _Layer(model, editor, dequant, quants, inputs).lower()
         for node in quants.values():
             editor.remove(node)
         editor.commit()
@@ -51,7 +54,7 @@ class _Layer:
     """One layer of the deploy model on its way to integers."""
 
     def __init__(
-        self, model: Model, editor: Editor, dequant: Node, quants: Mapping[int, Node], lowered: dict[int, Tensor]
+        self, model: Model, editor: Editor, dequant: Node, quants: Mapping[int, Node], inputs: QuantizedInputs
     ) -> None:
         self._model = model
         self._editor = editor
@@ -60,25 +63,25 @@ class _Layer:
         self._layer = self._nodes[0]
         self._name = str(self._layer.name)
         quant = quants.get(id(self._layer.inputs[0]))
-        if quant is None or quant.attrs.get("dst_type", "INT8") != "INT8":
+        if quant is None or quant.attrs.get("dst_type", "INT8") not in _SIMULATED_TYPES:
             raise ModelError(
-                f"layer '{self._name}': its input is not an int8 AscendQuant, which is all that is simulated"
+                f"layer '{self._name}': its input is not an AscendQuant to {' or '.join(_SIMULATED_TYPES)}, which is "
+                "all that is simulated"
             )
         self._quant = quant
-        self._lowered = lowered
+        self._inputs = inputs
         self._made: list[Node] = []
 
     def lower(self) -> None:
         kinds: Mapping[str, Callable[[], Tensor]] = {
             "Conv": self._convolution,
+            "ConvTranspose": self._transposed_convolution,
             "Gemm": self._product,
             "MatMul": self._product,
             "AveragePool": self._pooling,
         }
         if self._layer.op not in kinds:
             raise ModelError(f"layer '{self._name}': {self._layer.op} is not simulated on integers")
-        integers = self._quantized()
-        self._input = integers
         accumulator = kinds[self._layer.op]()
         scale = unpack_dequant_scale(constant_array(self._dequant.inputs[1]))
         factor = self._constant("scale", scale.reshape(self._row_shape(scale.size)))
@@ -89,71 +92,83 @@ class _Layer:
         self._made.append(Node("Mul", f"{self._name}.simulated.dequant", inputs=[as_float, factor], outputs=[result]))
         self._editor.insert_before(self._dequant, self._made)
 
-    def _quantized(self) -> Tensor:
-        """The uint8 data input; made once for all layers that read it."""
-        key = id(self._quant)
-        if key not in self._lowered:
-            name, attrs = self._quant.name, self._quant.attrs
-            nodes: list[Node] = []
-            tensor: Tensor = self._quant.inputs[0]
-            operands = {"scale": attrs["scale"], "zero": attrs["offset"] + _SHIFT, "low": 0.0, "high": 255.0}
-            constants = {
-                part: self._model.add_constant(f"{name}.simulated.{part}", np.array(value, np.float32))
-                for part, value in operands.items()
-            }
-            steps = [("Mul", ["scale"]), ("Round", []), ("Add", ["zero"]), ("Clip", ["low", "high"]), ("Cast", [])]
-            for op, parts in steps:
-                output = self._model.new_tensor(f"{name}.simulated.{op.lower()}.output0")
-                inputs = [tensor, *(constants[part] for part in parts)]
-                node_attrs = {"to": int(TensorProto.UINT8)} if op == "Cast" else {}
-                nodes.append(Node(op, f"{name}.simulated.{op.lower()}", node_attrs, inputs, [output]))
-                tensor = output
-            self._editor.insert_before(self._quant, nodes)
-            self._lowered[key] = tensor
-        return self._lowered[key]
+    def _convolution(self) -> Tensor:
+        return self._biased(self._sum_of_parts("ConvInteger", dict(self._layer.attrs)))
 
-    def _weight(self) -> list[Tensor]:
-        """Weight, data zero point and weight zero point.
+    def _product(self) -> Tensor:
+        return self._biased(self._sum_of_parts("MatMulInteger", {}))
 
-        The weight is shifted to uint8: products of uint8 and int8 saturate on x86 machines without VNNI.
-        """
+    def _sum_of_parts(self, op: str, attrs: dict[str, object]) -> Tensor:
+        """The integer operator on each byte of the input, added up."""
+        weight, zero = self._shifted_weight(), self._constant("weight_zero_point", np.array(_SHIFT, np.uint8))
+        sums = []
+        for part in self._inputs.as_bytes(self._quant):
+            point = self._constant(f"zero_point_{part.factor}", np.array(part.zero_point, np.uint8))
+            operands = [part.tensor, weight, point, zero]
+            sums.append((part, self._node(op, f"{op.lower()}_{part.factor}", operands, dict(attrs))))
+        return self._added(sums)
+
+    def _transposed_convolution(self) -> Tensor:
+        integers = self._layer.inputs[1]
+
+        def as_float() -> Array:
+            return constant_array(integers).astype(np.float32)
+
+        values = DerivedValues(list(integers.shape), np.dtype(np.float32), as_float)
+        weight = self._model.add_constant(f"{self._name}.simulated.weight", values)
+        sums = []
+        for part in self._inputs.as_digits(self._quant):
+            attrs = dict(self._layer.attrs)
+            product = self._node("ConvTranspose", f"transposed_{part.factor}", [part.tensor, weight], attrs)
+            sums.append((part, product))
+        return self._biased(self._added(sums))
+
+    def _pooling(self) -> Tensor:
+        return self._node("AveragePool", "pool", [self._inputs.centred(self._quant)], dict(self._layer.attrs))
+
+    def _added(self, sums: list[tuple[Part, Tensor]]) -> Tensor:
+        """``sum(factor * tensor)`` in int64."""
+        total: Tensor | None = None
+        for part, tensor in sums:
+            term = self._node("Cast", f"wide_{part.factor}", [tensor], {"to": int(TensorProto.INT64)})
+            if part.factor != 1:
+                factor = self._constant(f"factor_{part.factor}", np.array(part.factor, np.int64))
+                term = self._node("Mul", f"weighted_{part.factor}", [term, factor])
+            total = term if total is None else self._node("Add", f"sum_{part.factor}", [total, term])
+        if total is None:
+            raise TypeError("a quantized input has at least one part")
+        return total
+
+    def _biased(self, product: Tensor) -> Tensor:
+        bias = self._bias()
+        if bias is None:
+            return product
+        values = constant_array(bias).astype(np.int64)
+        shape = self._row_shape(values.size) if self._layer.op.startswith("Conv") else list(values.shape)
+        return self._node("Add", "bias", [product, self._constant("bias", values.reshape(shape))])
+
+    def _bias(self) -> Constant | None:
+        """The int32 bias: that of the Add behind a MatMul, or the layer's own."""
+        if len(self._nodes) > 1:
+            return next(tensor for tensor in self._nodes[1].inputs if isinstance(tensor, Constant))
+        own = self._layer.inputs[2:3]
+        return own[0] if own and isinstance(own[0], Constant) else None
+
+    def _shifted_weight(self) -> Tensor:
+        """The weight as uint8: products of uint8 and int8 saturate on x86 machines without VNNI."""
         weight = self._layer.inputs[1]
 
         def shifted() -> Array:
             return (constant_array(weight).astype(np.int16) + _SHIFT).astype(np.uint8)
 
         values = DerivedValues(list(weight.shape), np.dtype(np.uint8), shifted)
-        return [
-            self._model.add_constant(f"{self._name}.simulated.weight", values),
-            self._constant("zero_point", np.array(int(self._quant.attrs["offset"]) + _SHIFT, np.uint8)),
-            self._constant("weight_zero_point", np.array(_SHIFT, np.uint8)),
-        ]
-
-    def _convolution(self) -> Tensor:
-        attrs = dict(self._layer.attrs)
-        product = self._node("ConvInteger", "conv", [self._input, *self._weight()], attrs)
-        if len(self._layer.inputs) < 3 or self._layer.inputs[2].is_empty():
-            return product
-        bias = constant_array(self._layer.inputs[2])
-        return self._node("Add", "bias", [product, self._constant("bias", bias.reshape(self._row_shape(bias.size)))])
-
-    def _product(self) -> Tensor:
-        product = self._node("MatMulInteger", "matmul", [self._input, *self._weight()])
-        biased = self._nodes[-1] if len(self._nodes) > 1 else self._layer
-        constants = [tensor for tensor in biased.inputs if isinstance(tensor, Constant)]
-        bias = constants if biased is not self._layer else constants[1:]
-        return self._node("Add", "bias", [product, bias[0]]) if bias else product
-
-    def _pooling(self) -> Tensor:
-        as_float = self._node("Cast", "integer_float", [self._input], {"to": int(TensorProto.FLOAT)})
-        zero = self._constant("zero_float", np.array(self._quant.attrs["offset"] + _SHIFT, np.float32))
-        centred = self._node("Sub", "centre", [as_float, zero])
-        return self._node("AveragePool", "pool", [centred], dict(self._layer.attrs))
+        return self._model.add_constant(f"{self._name}.simulated.weight", values)
 
     def _row_shape(self, size: int) -> list[int]:
         if size == 1:
             return []
-        return [1, size, *[1] * (len(self._layer.inputs[1].shape) - 2)] if self._layer.op == "Conv" else [size]
+        is_image = self._layer.op.startswith("Conv")
+        return [1, size, *[1] * (len(self._layer.inputs[1].shape) - 2)] if is_image else [size]
 
     def _constant(self, part: str, values: Array) -> Tensor:
         return self._model.add_constant(f"{self._name}.simulated.{part}", values)

@@ -9,7 +9,7 @@ have an integer kernel only when their result is quantized, too; matrix products
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,15 +35,23 @@ class Placement:
     constants: tuple[str, ...]
 
 
-def place_pairs(model: Model, layers: Sequence[Layer], *, products: bool = True) -> Placement:
+def place_pairs(
+    model: Model, layers: Sequence[Layer], *, products: bool = True, keep_float: Collection[str] = ()
+) -> Placement:
     """Choose the pairs of a prepared model's main graph.
 
     Args:
         model: named and fused.
         layers: the layers that will be quantized.
         products: whether products of two computed tensors (attention) are to run on integers as well.
+        keep_float: names of nodes that are not to run on integers.
     """
-    return _Sweep(model, layers, products=products).placement()
+    return _Sweep(model, layers, products=products, keep_float=keep_float).placement()
+
+
+def runs_on_integers(layer: Layer, bits: int) -> bool:
+    """Whether runtimes that read QDQ have an integer kernel for a layer with activations of this width."""
+    return bits == 8 and layer.spec.kernel is not Kernel.FLOAT
 
 
 def keeps_scale(node: Node) -> bool:
@@ -82,8 +90,9 @@ def is_product(node: Node) -> bool:
 
 
 class _Sweep:
-    def __init__(self, model: Model, layers: Sequence[Layer], *, products: bool) -> None:
+    def __init__(self, model: Model, layers: Sequence[Layer], *, products: bool, keep_float: Collection[str]) -> None:
         self._products = products
+        self._keep_float = keep_float
         self._outputs = model.output_ids()
         self._elsewhere = model.body_node_ids()
         self._nodes = list(model.graph.nodes)
@@ -108,7 +117,7 @@ class _Sweep:
 
     def _forward(self, node: Node) -> None:
         """Mark what could be carried as integers."""
-        if id(node) in self._bias_adds:
+        if id(node) in self._bias_adds or node.name in self._keep_float:
             return
         layer = self._layers.get(id(node))
         if layer is not None:

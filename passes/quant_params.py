@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.errors import RecordError
+from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.weights import Array
 
 INT32_MAX = 2**31 - 1
@@ -58,40 +60,51 @@ class LayerQuant:
         data: its data input.
         weight_scale: float32 [1] or [channels_out].
         weight_bits: 4, 6, 7 or 8.
+        force_fp16: keep only the upper 19 bits of the accumulator's scale, as devices do that compute in float16.
     """
 
     data: TensorQuant
     weight_scale: NDArray[np.float32]
     weight_bits: int = 8
+    force_fp16: bool = False
 
     @property
     def accumulator_scale(self) -> NDArray[np.float32]:
         """``scale_w * scale_d`` as float32: what one unit of the int32 accumulator is worth."""
-        return np.asarray(self.weight_scale * np.float32(self.data.scale), np.float32)
+        scale = np.asarray(self.weight_scale * np.float32(self.data.scale), np.float32)
+        return truncate_to_19_bits(scale) if self.force_fp16 else scale
 
 
-def quantize_weight(weight: Array, scale: NDArray[np.float32], axis: int, bits: int = 8) -> NDArray[np.int8]:
-    """``clamp(round_half_even(w / scale))`` along the channel `axis`.
+def truncate_to_19_bits(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Sign, 8 bits of exponent and 10 of mantissa; the rest is cut off, not rounded."""
+    return np.asarray((scale.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
+
+
+def quantize_weight(weight: Array, scale: NDArray[np.float32], channels: Channels, bits: int = 8) -> NDArray[np.int8]:
+    """``clamp(round_half_even(w / scale))`` per output channel.
 
     Args:
         weight: float weights of any rank.
-        scale: float32 [1] or [weight.shape[axis]].
-        axis: output channel axis.
+        scale: float32 [1] or [channels.count].
+        channels: where the output channels lie.
         bits: width of the signed integers, kept in int8.
+
+    Returns:
+        int8, shape of `weight`.
     """
-    shape = [1] * weight.ndim
-    if scale.size > 1:
-        shape[axis] = scale.size
-    divisor = np.broadcast_to(scale.reshape(shape), [weight.shape[0], *shape[1:]])
+    whole: Array = weight.reshape(channels.view)
+    first, *others = channels.view
+    divisor = channels.spread(scale)
+    divisor = np.broadcast_to(divisor, [first, *divisor.shape[1:]])
     limit = 2 ** (bits - 1)
-    integers = np.empty(weight.shape, np.int8)
-    rows = max(1, _BLOCK * weight.shape[0] // max(1, weight.size))
-    for start in range(0, weight.shape[0], rows):
+    integers = np.empty(channels.view, np.int8)
+    rows = max(1, _BLOCK // max(1, math.prod(others)))
+    for start in range(0, first, rows):
         block = slice(start, start + rows)
-        quotient = weight[block] / divisor[block]
+        quotient = whole[block] / divisor[block]
         np.rint(quotient, out=quotient)
         integers[block] = np.clip(quotient, -limit, limit - 1, out=quotient)
-    return integers
+    return integers.reshape(weight.shape)
 
 
 def quantize_bias(layer: str, bias: Array, accumulator_scale: NDArray[np.float32]) -> NDArray[np.int32]:

@@ -33,7 +33,7 @@ def model_facts(model: Model) -> ModelFacts:
         },
         layer_types=tuple(name for name, spec in OPS.items() if spec.has_record),
         input_types=tuple(name for name, spec in OPS.items() if spec.quantizable_inputs),
-        fusing_types=tuple(name for name, spec in OPS.items() if spec.capacity.fuses),
+        fusing_types=tuple(name for name, spec in OPS.items() if spec.config.fuses),
     )
 
 
@@ -46,7 +46,7 @@ def plan_options(config: QuantConfig, *, symmetric: bool = False) -> PlanOptions
         skip=tuple(name for name in config.layers if name not in layers),
         feeds=config.batch_num,
         tensors=config.tensors,
-        force_fp16_quant=config.force_fp16_quant,
+        force_fp16=config.force_fp16_quant,
     )
 
 
@@ -56,7 +56,8 @@ def _symmetric(options: LayerOptions) -> LayerOptions:
 
 
 def _configurable(layer: Layer) -> ConfigurableLayer:
-    capacity, rank = layer.spec.capacity, _kernel_rank(layer)
+    facts, rank = layer.spec.config, _kernel_rank(layer)
+    is_limited = rank in facts.limited
     return ConfigurableLayer(
         name=layer.name,
         op_type=layer.op_type,
@@ -65,16 +66,16 @@ def _configurable(layer: Layer) -> ConfigurableLayer:
         group=int(layer.node.attrs.get("group", 1)),
         has_weight=layer.weight is not None,
         per_channel=layer.spec.per_channel,
-        asymmetric=rank not in capacity.symmetric,
-        activation_bits=frozenset({8, 16}) if rank in capacity.wide else frozenset({8}),
-        weight_bits=capacity.weight_bits,
-        learned_rounding=rank in capacity.learned,
-        balance=capacity.balance,
+        asymmetric=not is_limited,
+        activation_bits=frozenset({8}) if is_limited else layer.spec.act_bits,
+        weight_bits=layer.spec.weight_bits,
+        learned_rounding=rank in facts.learned,
+        balance=layer.weight is not None,
     )
 
 
 def _kernel_rank(layer: Layer) -> int | None:
     """Spatial dimensions of the kernel; an attribute gives them where there is no weight."""
-    if not layer.spec.capacity.has_kernel:
+    if not layer.spec.config.has_kernel:
         return None
     return len(layer.node.attrs["kernel_shape"]) if layer.weight is None else len(layer.weight.shape) - 2

@@ -1,26 +1,22 @@
-"""One walk over the calibration data for everything that any quantizer wants to know."""
+"""What calibration finds out of a model's tensors: everything that any quantizer wants to know, from one walk."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto
 
-from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
+from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.statistics import TensorStatistics
-from amct_onnx.errors import DataError
-from amct_onnx.runtime import InferenceSession, fetch, input_specs, open_session
+from amct_onnx.analyse.walk import Progress, Watcher, walk
+from amct_onnx.graph.weights import Array
+from amct_onnx.passes.balance import Divided
 
 logger = logging.getLogger(__name__)
-
-KEPT_SAMPLES = 4
-
-Progress = Callable[[Iterable[Feed]], Iterable[Feed]]
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,7 @@ def calibrate(
     tensors: Sequence[str],
     data: Any,
     *,
+    divided: Mapping[str, Divided] | None = None,
     keep_values: bool = True,
     progress: Progress | None = None,
     limit: int | None = None,
@@ -59,6 +56,7 @@ def calibrate(
         base_dir: folder of its external weights.
         tensors: names of tensors: inputs, outputs or anything in between.
         data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
+        divided: those of `tensors` that the source has undivided.
         keep_values: whether values or histograms are wanted besides extremes.
         progress: wraps the iterator of feeds.
         limit: how many feeds to run, which the data must hold; None for all.
@@ -67,61 +65,24 @@ def calibrate(
         DataError: no feed, fewer than asked for, or a feed that does not fit.
         ModelError: onnxruntime cannot load the model.
     """
-    session = open_session(_with_outputs(proto, tensors), base_dir=base_dir, lean=True)
     statistics = {name: TensorStatistics(keep_values) for name in tensors}
-    inputs = input_specs(session)
-    kinds = {node.name: node.type for node in (*session.get_inputs(), *session.get_outputs())}
-    not_float = frozenset(name for name in tensors if kinds.get(name) != "tensor(float)")
-    fed = {spec.name for spec in inputs}
-    fetched = [name for name in tensors if name not in fed | not_float]
-    feeds = islice(iterate_feeds(data, inputs), limit)
-    samples: list[Feed] = []
-    count = 0
-    for feed in progress(feeds) if progress else feeds:
-        for name in (statistics.keys() & feed.keys()) - not_float:
-            statistics[name].update(feed[name])
-        try:
-            _observe(session, fetched, feed, statistics)
-        except DataError as error:
-            raise DataError(f"{feed_label(data, count)}: {error}") from error
-        count += 1
-        if len(samples) < KEPT_SAMPLES:
-            samples.append(feed)
-    if not count:
-        raise DataError("the calibration data holds no feed; give at least one sample")
-    check_enough(count, limit)
+    sources: dict[str, str] = {}
+    watchers: dict[str, list[Watcher]] = {}
+    for name, seen in statistics.items():
+        change = (divided or {}).get(name)
+        sources[name] = name if change is None else change.source
+        watchers.setdefault(sources[name], []).append(seen.update if change is None else _divided(change, seen))
+    done = walk(proto, base_dir, watchers, data, progress=progress, limit=limit)
     _report_not_finite(statistics)
-    return Calibration(statistics, count, tuple(samples), not_float=not_float)
+    not_float = frozenset(name for name in tensors if sources[name] in done.not_float)
+    return Calibration(statistics, done.feeds, done.samples, not_float=not_float)
 
 
-def check_enough(count: int, wanted: int | None) -> None:
-    """Raise :class:`DataError` if there are fewer feeds than a config asks for."""
-    if wanted is not None and count < wanted:
-        raise DataError(
-            f"batch_num is {wanted}, but the calibration data holds {count} feed{'s' if count > 1 else ''}; "
-            "give more data, or lower batch_num in the config"
-        )
+def _divided(change: Divided, seen: TensorStatistics) -> Watcher:
+    def update(array: Array) -> None:
+        seen.update(change.of(array))
 
-
-def _observe(
-    session: InferenceSession, names: Sequence[str], feed: Feed, statistics: dict[str, TensorStatistics]
-) -> None:
-    """Run one feed; a function of its own, so that its tensors are gone before the next one runs."""
-    arrays = fetch(session, names, feed)
-    arrays.reverse()
-    for name in names:
-        statistics[name].update(arrays.pop())
-
-
-def _with_outputs(proto: ModelProto, tensors: Sequence[str]) -> ModelProto:
-    """`proto` with `tensors` as further graph outputs, so that the runtime hands them out."""
-    given = {info.name for info in (*proto.graph.input, *proto.graph.output)}
-    extra = [name for name in tensors if name not in given]
-    augmented = ModelProto()
-    augmented.CopyFrom(proto)
-    # Without a type, which the runtime finds out by itself.
-    augmented.graph.output.extend(ValueInfoProto(name=name) for name in extra)
-    return augmented
+    return update
 
 
 def _report_not_finite(statistics: dict[str, TensorStatistics]) -> None:

@@ -21,7 +21,7 @@ class PlanOptions:
         qdq_tensors: also plan what only the QDQ form quantizes.
         feeds: how many feeds to calibrate with, which the data must hold; None for all it holds.
         tensors: inputs of nodes to quantize besides the layers.
-        force_fp16_quant: round activation scales to float16.
+        force_fp16: round activation scales to float16 precision, for devices that compute in float16.
     """
 
     default: LayerOptions = field(default_factory=LayerOptions)
@@ -32,7 +32,7 @@ class PlanOptions:
     qdq_tensors: bool = True
     feeds: int | None = None
     tensors: tuple[TensorOptions, ...] = ()
-    force_fp16_quant: bool = False
+    force_fp16: bool = False
 
     def of(self, layer: str) -> LayerOptions:
         """The choices for one layer."""

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.analyse.algorithms import Bounds, choose_activation, choose_weight
-from amct_onnx.analyse.algorithms.uniform import scale_and_offset, signal_to_noise_db
+from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.algorithms.weight import arq, fit_bias
-from amct_onnx.analyse.engine import Calibration, Progress, calibrate, check_enough
+from amct_onnx.analyse.engine import Calibration, calibrate
 from amct_onnx.analyse.obstacles import (
     Obstacle,
     accumulator_obstacle,
@@ -23,15 +23,17 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.walk import Progress, check_enough
 from amct_onnx.config import ActivationOptions, WeightOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
+from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.op_table import resolve_constant
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, Survey, locate_layers
-from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, scale_source
+from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, runs_on_integers, scale_source
 from amct_onnx.record import LayerRecord, Record, RecordHeader
 from amct_onnx.rewrite import Prepared
 
@@ -78,8 +80,7 @@ def make_plan(
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
     layers = locate_layers(model, options.skip).layers
-    pairs = place_pairs(model, layers) if options.qdq_tensors else _NO_PAIRS
-    chooser = _Chooser(model, layers, pairs, options)
+    chooser = _Chooser(replace(prepared, model=model), layers, options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):
         calibration = data
@@ -91,6 +92,7 @@ def make_plan(
             model.base_dir,
             chooser.observed,
             data,
+            divided=prepared.divided,
             keep_values=keep_values,
             progress=progress,
             limit=options.feeds,
@@ -144,12 +146,12 @@ def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
 class _Chooser:
     """Chooses scales for one model once its statistics are there."""
 
-    def __init__(self, model: Model, layers: Iterable[Layer], pairs: Placement, options: PlanOptions) -> None:
-        self._model = model
+    def __init__(self, prepared: Prepared, layers: Iterable[Layer], options: PlanOptions) -> None:
+        self._prepared = prepared
         self._layers = tuple(layers)
-        self._pairs = pairs
         self._options = options
-        self._tensors = _tensors_by_name(model)
+        self._pairs = pairs = self._placement(self._layers)
+        self._tensors = _tensors_by_name(prepared.model)
         watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors)
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
@@ -159,7 +161,7 @@ class _Chooser:
             self._source[layer.activation.name]: options.of(layer.name).activation for layer in reversed(self._layers)
         }
         # Unrolled recurrent layers read one weight many times; its search is done once.
-        self._weight_scales: dict[tuple[int, int | None, WeightOptions], NDArray[np.float32]] = {}
+        self._weight_scales: dict[tuple[int, Channels | None, WeightOptions], NDArray[np.float32]] = {}
 
     def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
         entries: dict[str, LayerRecord] = {}
@@ -184,7 +186,16 @@ class _Chooser:
         """The pairs that still pay when only the layers with an entry are quantized."""
         if len(entries) == len(self._layers) or not self._options.qdq_tensors:
             return self._pairs
-        return place_pairs(self._model, [layer for layer in self._layers if layer.name in entries])
+        return self._placement([layer for layer in self._layers if layer.name in entries])
+
+    def _placement(self, layers: Iterable[Layer]) -> Placement:
+        if not self._options.qdq_tensors:
+            return _NO_PAIRS
+        on_integers = [layer for layer in layers if runs_on_integers(layer, self._bits(layer))]
+        return place_pairs(self._prepared.model, on_integers, keep_float=self._prepared.multiplied)
+
+    def _bits(self, layer: Layer) -> int:
+        return self._options.of(layer.name).activation.bits
 
     def _tensor_entries(
         self, pairs: Placement, calibration: Calibration
@@ -212,8 +223,8 @@ class _Chooser:
             return obstacle
         options = self._options.of(layer.name)
         scale_d, offset_d = self._activation(layer.activation.name, calibration, options.activation)
-        weight = None if layer.weight is None else constant_array(layer.weight)
-        bias = None if layer.bias is None else constant_array(layer.bias)
+        scale_d = half_precision(scale_d) if self._options.force_fp16 else scale_d
+        weight, bias = self._undivided(layer)
         obstacle = scale_obstacle(scale_d, seen) or weight_obstacle(weight, bias)
         if obstacle is not None:
             return obstacle
@@ -223,9 +234,21 @@ class _Chooser:
             offset_d=offset_d,
             scale_w=tuple(scale_w.tolist()),
             offset_w=(0,) * scale_w.size,
+            tensor_balance_factor=tuple(self._prepared.balance.get(layer.name, np.zeros(0)).tolist()),
             act_type=f"INT{options.activation.bits}",
             wts_type=None if layer.weight is None else f"INT{options.weight.bits}",
         )
+
+    def _undivided(self, layer: Layer) -> tuple[Array | None, Array | None]:
+        """Weight and bias as they are without what a balanced layer behind has put into them."""
+        weight = None if layer.weight is None else constant_array(layer.weight)
+        bias = None if layer.bias is None else constant_array(layer.bias)
+        factors = self._prepared.folded.get(layer.name)
+        if factors is None or weight is None:
+            return weight, bias
+        channels = layer.out_channels
+        whole = (weight.reshape(channels.view) * channels.spread(factors)).reshape(weight.shape)
+        return np.asarray(whole, np.float32), None if bias is None else np.asarray(bias * factors, np.float32)
 
     def _activation(
         self, name: str, calibration: Calibration, wanted: ActivationOptions | None = None
@@ -268,15 +291,15 @@ class _Chooser:
         per_channel = options.per_channel
         if per_channel is None:
             per_channel = layer.spec.per_channel or self._options.gemm_per_channel
-        axis = layer.out_axis if per_channel else None
-        key = (id(layer.weight), axis, options)
+        channels = layer.out_channels
+        key = (id(layer.weight), channels if per_channel else None, options)
+        rows = channels.rows(weight) if per_channel else weight.reshape(1, -1)
         if key not in self._weight_scales:
             # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
             reduced = self._options.reduce_range and options.bits == 8
-            self._weight_scales[key] = arq(weight, axis, bits=7) if reduced else choose_weight(options, weight, axis)
+            self._weight_scales[key] = arq(rows, 0, bits=7) if reduced else choose_weight(options, rows, 0)
         scale = self._weight_scales[key]
-        others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
-        is_empty = np.atleast_1d(~np.any(weight, axis=others))
+        is_empty = ~np.any(rows, axis=1)
         # A channel that training left all but dead must not take scale_w * scale_d out of float32's normal range.
         least = np.nextafter(np.float32(np.finfo(np.float32).tiny / min(data_scale, 1.0)), np.float32(np.inf))
         return np.asarray(np.maximum(fit_bias(scale, bias, data_scale, is_empty), least), np.float32)

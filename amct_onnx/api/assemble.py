@@ -8,6 +8,7 @@ from amct_onnx.api.result import CompressionResult, LayerSummary, Report
 from amct_onnx.passes.base import PassTiming, Refusal
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.passes.locate import Survey, locate_layers
+from amct_onnx.passes.qdq_placement import runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant
 from amct_onnx.record import LoadedRecord, Record
 from amct_onnx.rewrite import OutputForm, Prepared, rewrite_all
@@ -45,7 +46,7 @@ def assemble(
         RecordError: the plan does not fit the model.
     """
     symmetric_only = target is QdqTarget.TENSORRT
-    quants, findings = layer_quants(prepared.model, record, symmetric_only=symmetric_only, strict=strict)
+    quants, findings = layer_quants(prepared, record, symmetric_only=symmetric_only, strict=strict)
     pairs, more = tensor_quants(prepared.model, tensors, quants, symmetric_only=symmetric_only, strict=strict)
     rewritten = rewrite_all(prepared, quants, forms, pairs=pairs, target=target)
     timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}
@@ -106,6 +107,16 @@ def _notes(
         notes.append("the record quantizes no layer")
     if OutputForm.QDQ in forms:
         notes += shared_input_notes(prepared.model, quants)
+        floats = [
+            layer.name
+            for layer in survey.layers
+            if layer.name in quants and not runs_on_integers(layer, quants[layer.name].data.bits)
+        ]
+        if floats:
+            notes.append(
+                f"{len(floats)} layers, like '{floats[0]}', stay float in the QDQ model: runtimes that read it have no "
+                "integer kernel for transposed convolutions and for 16-bit activations"
+            )
     if OutputForm.QDQ in forms and OutputForm.ASCEND in forms and not by_config:
         narrow = [
             layer.name

@@ -10,10 +10,12 @@ from typing import Any
 
 from onnx import ModelProto
 
+from amct_onnx.analyse.balance import choose_balance
 from amct_onnx.analyse.configurable import plan_options
-from amct_onnx.analyse.engine import Calibration, Progress
+from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
+from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.configured import ConfigSource, config_notes, configure, feed_notes, refuse_beside_config
@@ -26,6 +28,7 @@ from amct_onnx.graph import digest
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite import OutputForm, Prepared, prepare
+from amct_onnx.rewrite.quants import prepare_for
 
 ALL_FORMS = tuple(OutputForm)
 
@@ -43,6 +46,7 @@ def quantize(
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
     gemm_per_channel: bool | None = None,
     reduce_range: bool = False,
+    dmq: float | None = None,
     trial: bool = True,
     progress: Progress | None = None,
 ) -> CompressionResult:
@@ -55,8 +59,8 @@ def quantize(
             CalibrationDataReader. Or the :class:`Calibration` of an earlier result or file, which needs no data.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         config: path of an AMCT config (simple .cfg or JSON), or one resolved for this model by
-            :func:`resolve_config`; takes the place of ``act``, ``weights``, ``skip``, ``symmetric`` and
-            ``gemm_per_channel``. Of the data its ``batch_num`` feeds are used.
+            :func:`resolve_config`; takes the place of ``act``, ``weights``, ``skip``, ``symmetric``,
+            ``gemm_per_channel`` and ``dmq``. Of the data its ``batch_num`` feeds are used.
         act: how activation ranges are chosen: ``mse`` (the default), ``minmax``, ``ifmr``, ``hfmg`` or ``percentile``.
         weights: how weight scales are chosen: ``mse`` (the default), or ``arq`` (AMCT's symmetric min-max).
         skip: names of layers to leave float.
@@ -65,6 +69,8 @@ def quantize(
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
             model is asked for, since AMCT quantizes them per tensor.
         reduce_range: 7-bit weights, for x86 machines whose 8-bit kernels saturate.
+        dmq: balance every layer that has weights with this migration strength, 0.2 to 0.8 (DMQ, like SmoothQuant):
+            spread between input channels moves from activations to weights. Walks over the data twice.
         trial: run every runnable form beside the float model on the first feeds.
         progress: wraps the iterator of feeds, for a progress bar.
 
@@ -81,14 +87,17 @@ def quantize(
         skip=(skip,) if isinstance(skip, str) else tuple(skip),
         symmetric=symmetric,
         gemm_per_channel=gemm_per_channel,
+        dmq=_strength(dmq),
     )
-    given = {"act": act, "weights": weights, "skip": skip, "symmetric": symmetric, "gemm_per_channel": gemm_per_channel}
     if config is not None:
-        refuse_beside_config("config", given)
+        refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
     proto, base_dir = load_source(model)
     with blaming_illegal_models(proto, base_dir):
         prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
         options = replace(options, reduce_range=reduce_range, qdq_tensors=OutputForm.QDQ in forms)
+        factors = choose_balance(prepared, options, data, progress=progress)
+        if factors:
+            prepared = prepare(proto, base_dir, skip_fusion=prepared.skip_fusion, balance=factors)
         plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
         result = assemble(
             prepared,
@@ -121,6 +130,11 @@ class _Choices:
     skip: tuple[str, ...]
     symmetric: bool
     gemm_per_channel: bool | None
+    dmq: float | None
+
+    def flags(self) -> dict[str, object]:
+        """Those without a default that says something."""
+        return {name: getattr(self, name) for name in ("skip", "symmetric", "gemm_per_channel", "dmq")}
 
 
 def _planning(
@@ -142,6 +156,7 @@ def _planning(
         default=LayerOptions(
             activation=ActivationOptions(algorithm=choices.act, symmetric=choices.symmetric or symmetric),
             weight=WeightOptions(algorithm=choices.weights),
+            migration_strength=choices.dmq,
         ),
         skip=choices.skip,
         gemm_per_channel=OutputForm.ASCEND not in forms if wanted is None else wanted,
@@ -189,9 +204,8 @@ def apply(
             )
     elif plain_record(extra).header is not None:
         check_belongs(plain_record(extra), proto, base_dir, what="tensors file")
-    skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
     with blaming_illegal_models(proto, base_dir):
-        prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
+        prepared = prepare_for(loaded, proto, base_dir)
         result = assemble(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
     return replace(result, source=source_files(model, proto, base_dir))
 
@@ -217,6 +231,12 @@ def sibling_tensors(record: Path) -> Path | None:
     if not record.name.endswith("_record.txt"):
         return None
     return record.with_name(record.name.removesuffix("_record.txt") + "_tensors.txt")
+
+
+def _strength(dmq: float | None) -> float | None:
+    if dmq is not None and not 0.2 <= dmq <= 0.8:
+        raise UsageError(f"dmq is {dmq}; a migration strength lies from 0.2 to 0.8, 0.5 is usual")
+    return dmq
 
 
 def _forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:

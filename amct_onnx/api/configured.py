@@ -87,13 +87,8 @@ def config_notes(config: QuantConfig) -> tuple[str, ...]:
 
 
 def _not_applied(config: QuantConfig) -> Iterator[str]:
-    balanced = sum(options.migration_strength is not None for options in config.enabled().values())
-    if balanced:
-        yield f"{config.source}: balancing (dmq_balancer, asked for {balanced} layers) is not applied yet"
     if config.tensors:
         yield f"{config.source}: tensor_quantize is not applied yet"
-    if config.force_fp16_quant:
-        yield f"{config.source}: fakequant_precision_mode is not applied yet"
 
 
 def feed_notes(data: Any, wanted: int | None) -> tuple[str, ...]:

@@ -126,14 +126,14 @@ def _port(tensor: Tensor, shapes: dict[str, Shape]) -> Port:
 
 def _facts(node: Node, layer: Layer | None, shapes: dict[str, Shape], refusal: Refusal | None) -> NodeFacts:
     output = layer.output if layer else node.outputs[0]
-    output_shape = shapes.get(output.name)
+    input_shape, output_shape = shapes.get(node.inputs[0].name), shapes.get(output.name)
     return NodeFacts(
         name=node.name,
         op_type=node.op,
-        input_shape=shapes.get(node.inputs[0].name),
+        input_shape=input_shape,
         output_shape=output_shape,
         parameters=_parameters(node),
-        multiply_adds=_multiply_adds(node, output_shape),
+        multiply_adds=_multiply_adds(node, input_shape, output_shape),
         quantizable=layer is not None,
         reason=refusal.reason if refusal else "",
         remedy=refusal.remedy if refusal else "",
@@ -145,11 +145,14 @@ def _parameters(node: Node) -> int:
     return sum(math.prod(constant.shape) for constant in constants if constant is not None)
 
 
-def _multiply_adds(node: Node, output_shape: Shape | None) -> int | None:
-    """Output elements times the weights that each of them reads."""
+def _multiply_adds(node: Node, input_shape: Shape | None, output_shape: Shape | None) -> int | None:
+    """Output elements times the weights that each reads; of a transposed convolution, input elements."""
     spec = spec_of(node)
     weight = None if spec.weight is None else resolve_constant(node.inputs[spec.weight])
-    if weight is None or output_shape is None:
+    counted = input_shape if spec.scatters else output_shape
+    if weight is None or counted is None:
         return None
-    per_output = math.prod(weight.shape) // max(1, int(weight.shape[spec.weight_out_axis(node)]))
-    return int(per_output) * math.prod(size if isinstance(size, int) else 1 for size in output_shape)
+    shape = tuple(int(size) for size in weight.shape)
+    channels = spec.in_channels(node, shape) if spec.scatters else spec.out_channels(node, shape)
+    per_element = math.prod(shape) // max(1, channels.count)
+    return per_element * math.prod(size if isinstance(size, int) else 1 for size in counted)

@@ -104,7 +104,8 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         "--config",
         type=Path,
         metavar="FILE",
-        help="an AMCT config (.cfg or JSON), instead of --act, --weights, --skip, --symmetric, --gemm-per-channel",
+        help="an AMCT config, .cfg or JSON; takes the place of --act, --weights, --skip, --symmetric, "
+        "--gemm-per-channel and --dmq",
     )
     parser.add_argument(
         "--act",
@@ -125,6 +126,14 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         action="store_true",
         default=None,
         help="one weight scale per output channel for Gemm and MatMul, too (default: only without the ascend form)",
+    )
+    parser.add_argument(
+        "--dmq",
+        nargs="?",
+        type=float,
+        const=0.5,
+        metavar="STRENGTH",
+        help="balance activations against weights with this migration strength, 0.2 to 0.8 (default: 0.5)",
     )
     parser.add_argument(
         "--reduce-range",

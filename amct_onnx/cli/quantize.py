@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         qdq_target=arguments.qdq_target,
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
+        dmq=arguments.dmq,
         # How many of them a config wants is known later.
         progress=console.progress("calibrating", len(feeds) if feeds and not arguments.config else None),
     )
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _check_config(arguments: argparse.Namespace) -> None:
     """A config decides what these flags would."""
-    flags = ("act", "weights", "skip", "symmetric", "gemm_per_channel")
+    flags = ("act", "weights", "skip", "symmetric", "gemm_per_channel", "dmq")
     if arguments.config:
         given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in flags}
         refuse_beside_config("--config", given)

@@ -16,7 +16,7 @@ from amct_onnx.cli.console import Console
 from amct_onnx.errors import RecordError
 from amct_onnx.record import LoadedRecord, Record, load_record
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
-from amct_onnx.rewrite.quants import layer_quants, tensor_quants
+from amct_onnx.rewrite.quants import layer_quants, prepare_for, tensor_quants
 
 
 def run_check(arguments: argparse.Namespace, console: Console) -> int:
@@ -40,12 +40,11 @@ def _check_fits(loaded: LoadedRecord, source: Path) -> None:
     """Go as far as applying the record goes, weights excepted."""
     proto, base_dir = load_source(source)
     check_belongs(loaded.record, proto, base_dir)
-    skip_fusion = [name for name, entry in loaded.record.layers.items() if entry.skip_fusion]
-    prepared = prepare(proto, base_dir, skip_fusion=skip_fusion)
     if is_tensors_file(loaded.source):
-        tensor_quants(prepared.model, loaded, {}, strict=True)
+        tensor_quants(prepare(proto, base_dir).model, loaded, {}, strict=True)
         return
-    quants, _ = layer_quants(prepared.model, loaded, strict=True)
+    prepared = prepare_for(loaded, proto, base_dir)
+    quants, _ = layer_quants(prepared, loaded, strict=True)
     rewrite(prepared, quants, OutputForm.ASCEND)
 
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    StringStringEntryProto,
+    TensorProto,
+    helper,
+)
 
 from amct_onnx.errors import ModelError
 from amct_onnx.graph.model import Graph, Model
@@ -103,10 +112,25 @@ def build(model: Model) -> BuiltModel:
     values: dict[str, Constant] = {}
     with collection_paused():
         _write_graph(model.graph, proto.graph, model.output_ids(), values)
+    _write_additions(model, proto)
     # Before IR version 4 every initializer had to be an input as well.
     if proto.ir_version < 4 and not values.keys() <= {info.name for info in proto.graph.input}:
         proto.ir_version = 4
     return BuiltModel(skeleton=proto, values=values, source=model.proto, base_dir=model.base_dir)
+
+
+def _write_additions(model: Model, proto: ModelProto) -> None:
+    kept = [entry for entry in proto.metadata_props if entry.key not in model.metadata]
+    added = [StringStringEntryProto(key=key, value=value) for key, value in model.metadata.items()]
+    if added:
+        del proto.metadata_props[:]
+        proto.metadata_props.extend([*kept, *added])
+    known = {entry.domain for entry in proto.opset_import}
+    proto.opset_import.extend(
+        OperatorSetIdProto(domain=domain, version=version)
+        for domain, version in model.domains.items()
+        if domain not in known
+    )
 
 
 def _write_graph(graph: Graph, proto: GraphProto, outputs: set[int], values: dict[str, Constant] | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -54,12 +54,16 @@ class Model:
         proto: the model as given; never changed.
         base_dir: folder of external weights, None for a model given in memory.
         opset: version of the default operator domain, 0 when the model uses only others.
+        metadata: entries that passes add to the model's metadata.
+        domains: operator domains that passes use, with their versions.
     """
 
     graph: Graph
     proto: ModelProto
     base_dir: Path | None
     opset: int
+    metadata: dict[str, str] = field(default_factory=dict)
+    domains: dict[str, int] = field(default_factory=dict)
 
     def graphs(self) -> Iterator[Graph]:
         """The main graph and every body of a control-flow node, outer before inner, in the order of the source."""
@@ -68,7 +72,8 @@ class Model:
     def copy(self) -> Model:
         """An independent structure over the same weights; linear."""
         with collection_paused():
-            return Model(_copy_graph(self.graph, {}), self.proto, self.base_dir, self.opset)
+            graph = _copy_graph(self.graph, {})
+            return Model(graph, self.proto, self.base_dir, self.opset, dict(self.metadata), dict(self.domains))
 
     def output_ids(self) -> set[int]:
         """``id`` of every tensor that leaves the main graph or a body."""

@@ -11,9 +11,11 @@ import enum
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
+from amct_onnx.graph.channels import Channels, grouped, plain
 from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.parts import Constant, Node, Tensor
 
@@ -50,28 +52,25 @@ class Rule:
     remedy: str
 
 
+ChannelsOf: TypeAlias = Callable[[Node, tuple[int, ...]], Channels]
+
+
 @dataclass(frozen=True)
-class Capacity:
-    """What AMCT's configs may ask of layers of one type, beyond 8 bits.
+class ConfigFacts:
+    """What AMCT's configs ask of layers of one type.
 
     Kernels are counted by their spatial dimensions; None stands for layers without a kernel.
 
     Attributes:
         has_kernel: whether the layers have a kernel.
-        wide: kernels whose activations may have 16 bits.
-        symmetric: kernels that are quantized without zero point only.
-        weight_bits: widths that weights may have.
+        limited: kernels that are quantized to 8 bits without zero point only.
         learned: kernels whose rounding AMCT learns (ADA).
-        balance: whether DMQ may balance them.
         fuses: whether they take in a BatchNormalization behind them.
     """
 
     has_kernel: bool = False
-    wide: frozenset[int | None] = frozenset()
-    symmetric: frozenset[int | None] = frozenset()
-    weight_bits: frozenset[int] = frozenset({8})
+    limited: frozenset[int | None] = frozenset()
     learned: frozenset[int | None] = frozenset()
-    balance: bool = False
     fuses: bool = False
 
 
@@ -85,11 +84,16 @@ class OpSpec:
         weight: index of the weight input of a layer.
         bias: index of the bias input of a layer.
         has_record: whether a layer of this type gets a record entry.
+        act_bits: widths of the data input's integers.
+        weight_bits: widths of the weight's integers.
+        is_homogeneous: whether a positive factor per channel may as well be applied behind it.
+        scatters: whether every input value meets the weights (transposed convolution) rather than every output value.
         per_channel: whether AMCT configs quantize its weights per output channel.
-        capacity: what else AMCT configs may ask of it.
-        quantizable_inputs: whether AMCT configs may ask to quantize single inputs of it (``tensor_quantize``).
-        weight_out_axis: weight axis of the output channels, for a node.
-        output_axis: axis of the output channels in the output tensor.
+        config: what else AMCT's configs ask of it.
+        quantizable_inputs: whether they may ask to quantize single inputs of it (``tensor_quantize``).
+        out_channels: where the output channels lie in the weight, for a node and the weight's shape.
+        in_channels: the same of the input channels.
+        channel_axis: axis of the channels in the data input and in the result.
         bounds: smallest and largest value that the output can take.
         rules: why a node of this type may be refused, checked in order.
         stays_float: why a node of this type stays float although it holds weights; for types without a record entry.
@@ -100,11 +104,16 @@ class OpSpec:
     weight: int | None = None
     bias: int | None = None
     has_record: bool = False
+    act_bits: frozenset[int] = frozenset({8})
+    weight_bits: frozenset[int] = frozenset({8})
+    is_homogeneous: bool = False
+    scatters: bool = False
     per_channel: bool = False
-    capacity: Capacity = Capacity()
+    config: ConfigFacts = ConfigFacts()
     quantizable_inputs: bool = False
-    weight_out_axis: Callable[[Node], int] = field(default=lambda _node: 0)
-    output_axis: int = 1
+    out_channels: ChannelsOf = field(default=lambda _node, shape: plain(0, shape))
+    in_channels: ChannelsOf = field(default=lambda _node, shape: plain(1, shape))
+    channel_axis: int = 1
     bounds: Callable[[Node], tuple[float, float]] = field(default=lambda _node: (-math.inf, math.inf))
     rules: tuple[Rule, ...] = ()
     stays_float: Rule | None = None
@@ -196,6 +205,10 @@ def _within(low: float, high: float) -> Callable[[Node], tuple[float, float]]:
 
 def _gemm_out_axis(node: Node) -> int:
     return 0 if node.attrs.get("transB", 0) else 1
+
+
+def _group(node: Node) -> int:
+    return int(node.attrs.get("group", 1))
 
 
 def _is_dequantized(tensor: Tensor) -> bool:
@@ -300,27 +313,14 @@ _TABLE = Rule(_reads_table, "its table of weights (an embedding) is not quantize
 _NOT_YET = Rule(lambda _node: True, "layers of this type are not quantized yet", "none; the layer stays float")
 _UNSUPPORTED = OpSpec(Kernel.FLOAT, data=(), stays_float=_NOT_YET)
 
+_WIDE_ACTIVATIONS = frozenset({8, 16})
+_NARROW_WEIGHTS = frozenset({4, 8})
+
 _FLOAT = OpSpec(Kernel.FLOAT, data=())
 _MOVES = OpSpec(Kernel.SAME_SCALE)
+_KEEPS_CHANNELS = OpSpec(Kernel.SAME_SCALE, is_homogeneous=True)
 _FUNCTION = OpSpec(Kernel.FUNCTION)
 _ARITHMETIC = OpSpec(Kernel.ELEMENTWISE, data=(0, 1))
-
-_CONV_CAPACITY = Capacity(
-    has_kernel=True,
-    wide=frozenset({1, 2}),
-    symmetric=frozenset({3}),
-    weight_bits=frozenset({4, 6, 7, 8}),
-    learned=frozenset({2}),
-    balance=True,
-    fuses=True,
-)
-_CONV_TRANSPOSE_CAPACITY = Capacity(
-    has_kernel=True, wide=frozenset({1, 2}), weight_bits=frozenset({4, 8}), learned=frozenset({2}), balance=True
-)
-_GEMM_CAPACITY = Capacity(
-    wide=frozenset({None}), weight_bits=frozenset({4, 8}), learned=frozenset({None}), balance=True
-)
-_MATMUL_CAPACITY = Capacity(weight_bits=frozenset({4, 8}), learned=frozenset({None}), balance=True)
 
 OPS: Mapping[str, OpSpec] = {
     "Conv": OpSpec(
@@ -329,7 +329,24 @@ OPS: Mapping[str, OpSpec] = {
         bias=2,
         has_record=True,
         per_channel=True,
-        capacity=_CONV_CAPACITY,
+        config=ConfigFacts(has_kernel=True, limited=frozenset({3}), learned=frozenset({2}), fuses=True),
+        act_bits=_WIDE_ACTIVATIONS,
+        weight_bits=frozenset({4, 6, 7, 8}),
+        in_channels=lambda node, shape: grouped(1, shape, _group(node)),
+        rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
+    ),
+    "ConvTranspose": OpSpec(
+        Kernel.FLOAT,
+        weight=1,
+        bias=2,
+        has_record=True,
+        per_channel=True,
+        config=ConfigFacts(has_kernel=True, learned=frozenset({2})),
+        act_bits=_WIDE_ACTIVATIONS,
+        weight_bits=_NARROW_WEIGHTS,
+        scatters=True,
+        out_channels=lambda node, shape: grouped(1, shape, _group(node)),
+        in_channels=lambda _node, shape: plain(0, shape),
         rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
     ),
     "Gemm": OpSpec(
@@ -337,8 +354,12 @@ OPS: Mapping[str, OpSpec] = {
         weight=1,
         bias=2,
         has_record=True,
-        capacity=_GEMM_CAPACITY,
-        weight_out_axis=_gemm_out_axis,
+        config=ConfigFacts(learned=frozenset({None})),
+        act_bits=_WIDE_ACTIVATIONS,
+        weight_bits=_NARROW_WEIGHTS,
+        channel_axis=-1,
+        out_channels=lambda node, shape: plain(_gemm_out_axis(node), shape),
+        in_channels=lambda node, shape: plain(1 - _gemm_out_axis(node), shape),
         rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _GEMM_TRANS_A, _GEMM_BIAS),
     ),
     "MatMul": OpSpec(
@@ -346,18 +367,19 @@ OPS: Mapping[str, OpSpec] = {
         data=(0, 1),
         weight=1,
         has_record=True,
-        capacity=_MATMUL_CAPACITY,
-        weight_out_axis=lambda _node: 1,
-        output_axis=-1,
+        config=ConfigFacts(learned=frozenset({None})),
+        weight_bits=_NARROW_WEIGHTS,
+        out_channels=lambda _node, shape: plain(1, shape),
+        in_channels=lambda _node, shape: plain(0, shape),
+        channel_axis=-1,
         rules=(_ALREADY, _MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
     ),
     "AveragePool": OpSpec(
         Kernel.ELEMENTWISE,
         has_record=True,
-        capacity=Capacity(has_kernel=True),
+        config=ConfigFacts(has_kernel=True),
         rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK),
     ),
-    "ConvTranspose": replace(_UNSUPPORTED, capacity=_CONV_TRANSPOSE_CAPACITY),
     "LSTM": _UNSUPPORTED,
     "GRU": _UNSUPPORTED,
     "RNN": _UNSUPPORTED,
@@ -366,18 +388,18 @@ OPS: Mapping[str, OpSpec] = {
     "Mul": _ARITHMETIC,
     "Concat": OpSpec(Kernel.ELEMENTWISE, data=()),
     "GlobalAveragePool": OpSpec(Kernel.ELEMENTWISE),
-    "LeakyRelu": OpSpec(Kernel.ELEMENTWISE),
+    "LeakyRelu": OpSpec(Kernel.ELEMENTWISE, is_homogeneous=True),
     "Sigmoid": OpSpec(Kernel.ELEMENTWISE, bounds=_within(0.0, 1.0)),
-    "Relu": OpSpec(Kernel.CLAMP, bounds=_within(0.0, math.inf)),
+    "Relu": OpSpec(Kernel.CLAMP, is_homogeneous=True, bounds=_within(0.0, math.inf)),
     "Clip": OpSpec(Kernel.CLAMP, bounds=_clip_bounds),
-    "MaxPool": replace(_MOVES, quantizable_inputs=True),
+    "MaxPool": replace(_KEEPS_CHANNELS, quantizable_inputs=True),
     "Reshape": _MOVES,
     "Flatten": _MOVES,
     "Transpose": _MOVES,
     "Squeeze": _MOVES,
     "Unsqueeze": _MOVES,
-    "Identity": _MOVES,
-    "Dropout": _MOVES,
+    "Identity": _KEEPS_CHANNELS,
+    "Dropout": _KEEPS_CHANNELS,
     "HardSwish": _FUNCTION,
     "HardSigmoid": OpSpec(Kernel.FUNCTION, bounds=_within(0.0, 1.0)),
     "Tanh": OpSpec(Kernel.FUNCTION, bounds=_within(-1.0, 1.0)),

@@ -25,10 +25,6 @@ def unapplied_findings(loaded: LoadedRecord) -> Iterator[Finding]:
 
 
 def _unapplied_fields(entry: LayerRecord) -> Iterator[Complaint]:
-    if any(factor != 1.0 for factor in entry.tensor_balance_factor):
-        yield Complaint(
-            "tensor_balance_factor", "balancing is not applied, and the scales need it: calibrate without balancing"
-        )
     if entry.cluster:
         yield Complaint("cluster", "clustered weights are not applied: calibrate without clustering")
     if entry.is_tensor_quantize:

@@ -14,6 +14,8 @@ from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuan
 from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerDequants, LowerQuants
+from amct_onnx.passes.pack_int4 import PackInt4Weights
+from amct_onnx.passes.qdq_placement import runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.rewrite.prepare import Prepared
 
@@ -67,10 +69,16 @@ def rewrite_all(
 
 
 def _deploy_and_fake(prepared: Prepared, quants: Mapping[str, LayerQuant]) -> dict[OutputForm, Rewritten]:
-    model, timings = _surgery(prepared, quants, OutputForm.ASCEND, {}, QdqTarget.ONNXRUNTIME)
+    model, layers, timings = _folded(prepared, quants)
+    _, shared = run_pipeline(model, _deploy(layers, quants))
     fake = model.copy()
     _, lowering = run_pipeline(fake, _LOWERING)
-    return {OutputForm.ASCEND: (build(model), timings), OutputForm.FAKE_QUANT: (build(fake), [*timings, *lowering])}
+    _, packing = run_pipeline(model, [PackInt4Weights(layers, quants)])
+    timings = [*timings, *shared]
+    return {
+        OutputForm.ASCEND: (build(model), [*timings, *packing]),
+        OutputForm.FAKE_QUANT: (build(fake), [*timings, *lowering]),
+    }
 
 
 def rewrite(
@@ -93,22 +101,16 @@ def rewrite(
     Returns:
         The finished model and the seconds each pass took.
     """
-    model, timings = _surgery(prepared.at_opset(form.minimum_opset), quants, form, pairs or {}, target)
-    return build(model), timings
+    model, layers, timings = _folded(prepared.at_opset(form.minimum_opset), quants)
+    _, more = run_pipeline(model, _pipeline(form, layers, quants, pairs or {}, target))
+    return build(model), [*timings, *more]
 
 
-def _surgery(
-    prepared: Prepared,
-    quants: Mapping[str, LayerQuant],
-    form: OutputForm,
-    pairs: Mapping[str, TensorQuant],
-    target: QdqTarget,
-) -> tuple[Model, list[PassTiming]]:
+def _folded(prepared: Prepared, quants: Mapping[str, LayerQuant]) -> tuple[Model, list[Layer], list[PassTiming]]:
+    """A copy with plain Gemms, and its layers to quantize."""
     model = prepared.model.copy()
     _, timings = run_pipeline(model, [FoldGemm(quants.keys())])
-    layers = [layer for layer in locate_layers(model).layers if layer.name in quants]
-    _, more = run_pipeline(model, _pipeline(form, layers, quants, pairs, target))
-    return model, [*timings, *more]
+    return model, [layer for layer in locate_layers(model).layers if layer.name in quants], timings
 
 
 def _pipeline(
@@ -119,6 +121,7 @@ def _pipeline(
     target: QdqTarget,
 ) -> list[Pass]:
     if form is OutputForm.QDQ:
+        layers = [layer for layer in layers if runs_on_integers(layer, quants[layer.name].data.bits)]
         inputs = {layer.activation.name: quants[layer.name].data for layer in layers}
         return [
             QdqWeights(layers, quants),
@@ -126,7 +129,14 @@ def _pipeline(
             QdqPairs({**pairs, **inputs}, layers, target),
             DropDeadConstants(),
         ]
-    ascend: list[Pass] = [
+    if form is OutputForm.ASCEND:
+        return [*_deploy(layers, quants), PackInt4Weights(layers, quants)]
+    return [*_deploy(layers, quants), *_LOWERING]
+
+
+def _deploy(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[Pass]:
+    """What the ascend and the fake-quant form share."""
+    return [
         InsertQuant(layers, quants),
         QuantizeWeights(layers, quants),
         QuantizeBiases(layers, quants),
@@ -134,6 +144,3 @@ def _pipeline(
         MergeQuants(),
         DropDeadConstants(),
     ]
-    if form is OutputForm.ASCEND:
-        return ascend
-    return [*ascend, *_LOWERING]

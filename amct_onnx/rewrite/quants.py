@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
 
 from amct_onnx.graph import Model
+from amct_onnx.passes.balance import Factors
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.record import (
@@ -23,17 +27,18 @@ from amct_onnx.record.complaints import Complaint
 from amct_onnx.record.findings import raise_errors
 from amct_onnx.record.tensor_rules import tensor_complaints, zero_point_complaints
 from amct_onnx.record.unapplied import unapplied_findings
+from amct_onnx.rewrite.prepare import Prepared, prepare
 
 _BITS = {"INT4": 4, "INT6": 6, "INT7": 7, "INT8": 8, "INT16": 16}
 
 
 def layer_quants(
-    model: Model, record: Record | LoadedRecord, *, symmetric_only: bool = False, strict: bool = False
+    prepared: Prepared, record: Record | LoadedRecord, *, symmetric_only: bool = False, strict: bool = False
 ) -> tuple[dict[str, LayerQuant], tuple[Finding, ...]]:
     """Quantization of each layer that the record quantizes.
 
     Args:
-        model: named and fused.
+        prepared: the model, balanced as the record says.
         record: the plan.
         symmetric_only: refuse zero points, for a target that has none.
         strict: warnings are errors.
@@ -45,6 +50,7 @@ def layer_quants(
         RecordError: an entry breaks a rule or does not fit the model.
     """
     loaded = as_loaded(record)
+    model = prepared.model
     survey = locate_layers(model)
     facts: dict[str, LayerFacts | str] = {layer.name: layer_facts(layer) for layer in survey.layers}
     facts.update({refusal.node: refusal.reason for refusal in survey.refusals})
@@ -54,11 +60,39 @@ def layer_quants(
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
     raise_errors(loaded.source, findings, strict=strict)
     quants = {
-        name: LayerQuant(tensor_quant(entry), np.asarray(entry.scale_w, np.float32), _BITS[entry.weight_type])
+        name: LayerQuant(
+            tensor_quant(entry),
+            _weight_scale(entry, prepared.folded.get(name)),
+            _BITS[entry.weight_type],
+            force_fp16=entry.fakequant_precision_mode == "FORCE_FP16_QUANT",
+        )
         for name, entry in loaded.record.layers.items()
         if not entry.is_empty and not entry.is_tensor_quantize
     }
     return quants, tuple(dict.fromkeys(findings))
+
+
+def _weight_scale(entry: LayerRecord, folded: Factors | None) -> NDArray[np.float32]:
+    """Weight scales of a layer; what divides its output channels divides them, so the integers stay the same."""
+    scale = np.asarray(entry.scale_w, np.float32)
+    return scale if folded is None else np.asarray(scale / folded, np.float32)
+
+
+def prepare_for(record: Record | LoadedRecord, proto: ModelProto, base_dir: Path | None) -> Prepared:
+    """The model fused and balanced as a record says; the record is not checked yet."""
+    layers = as_loaded(record).record.layers
+    skip_fusion = [name for name, entry in layers.items() if entry.skip_fusion]
+    return prepare(proto, base_dir, skip_fusion=skip_fusion, balance=_balance(record))
+
+
+def _balance(record: Record | LoadedRecord) -> dict[str, Factors]:
+    """The balance factors that a record holds, by layer."""
+    layers = as_loaded(record).record.layers
+    return {
+        name: np.asarray(entry.tensor_balance_factor, np.float32)
+        for name, entry in layers.items()
+        if entry.tensor_balance_factor
+    }
 
 
 def tensor_quants(
@@ -128,8 +162,8 @@ def layer_facts(layer: Layer) -> LayerFacts:
         channels_out=layer.channels_out,
         channels_in=layer.channels_in,
         has_weight=layer.weight is not None,
-        act_types=frozenset({"INT8"}),
-        wts_types=frozenset({"INT8"}),
+        act_types=frozenset(f"INT{bits}" for bits in layer.spec.act_bits),
+        wts_types=frozenset(f"INT{bits}" for bits in layer.weight_bits),
     )
 
 

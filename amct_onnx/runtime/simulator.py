@@ -10,6 +10,7 @@ from onnx import ModelProto
 from amct_onnx.errors import ModelError
 from amct_onnx.graph import build, import_model, read_model
 from amct_onnx.passes.lower_integer import LowerToIntegers
+from amct_onnx.passes.pack_int4 import PACKED_LAYERS, UnpackInt4Weights
 from amct_onnx.runtime.session import open_session
 
 MINIMUM_OPSET = 11
@@ -40,5 +41,7 @@ def integer_model(deploy: str | os.PathLike[str] | ModelProto) -> ModelProto:
             f"the deploy model uses operator set {model.opset}; simulating needs {MINIMUM_OPSET} for Round; "
             f"export the source model with opset {MINIMUM_OPSET} or later"
         )
+    packed = {entry.key: entry.value for entry in proto.metadata_props}.get(PACKED_LAYERS, "")
+    UnpackInt4Weights(packed).run(model)
     LowerToIntegers().run(model)
     return build(model).to_proto()

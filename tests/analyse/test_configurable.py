@@ -63,6 +63,17 @@ WIDE, NARROW = frozenset({8, 16}), frozenset({8})
             learned_rounding=True,
             balance=True,
         ),
+        ConfigurableLayer(
+            name="up",
+            op_type="ConvTranspose",
+            kernel_rank=2,
+            channels_in=6,
+            per_channel=True,
+            activation_bits=WIDE,
+            weight_bits=frozenset({4, 8}),
+            learned_rounding=True,
+            balance=True,
+        ),
         ConfigurableLayer(name="pool", op_type="AveragePool", kernel_rank=2, has_weight=False),
         ConfigurableLayer(
             name="fc",
@@ -121,7 +132,7 @@ class TestPlanOptions:
         assert "pool" in options.skip
         assert "pool" not in options.layers
         assert options.feeds == 3
-        assert options.force_fp16_quant
+        assert options.force_fp16
         assert [(entry.node, entry.input_index) for entry in options.tensors] == [("add", 1)]
         conv = options.of("conv")
         assert (conv.activation.bits, conv.weight.bits, conv.migration_strength) == (16, 7, 0.3)

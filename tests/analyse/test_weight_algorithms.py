@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from amct_onnx.analyse.algorithms.weight import BIAS_LIMIT, arq, fit_bias, least_squares
+from amct_onnx.graph.channels import plain
 from amct_onnx.passes.quant_params import quantize_weight
 
 W = np.array([[0.1, -0.25, 0.2, 0.05], [0, 0, 0, 0], [0.3, -0.1, 0.2, -0.3], [1.27, -0.5, 0.005, -1.0]], np.float32)
@@ -10,7 +11,7 @@ W = np.array([[0.1, -0.25, 0.2, 0.05], [0, 0, 0, 0], [0.3, -0.1, 0.2, -0.3], [1.
 def test_arq_per_channel_meets_the_reference():
     scale = arq(W, 0)
     np.testing.assert_allclose(scale, np.array([0.25 / 128, 1.0, 0.3 / 127, 1.27 / 127], np.float32), rtol=1e-7)
-    integers = quantize_weight(W, scale, 0)
+    integers = quantize_weight(W, scale, plain(0, W.shape))
     expected = [[51, -128, 102, 26], [0, 0, 0, 0], [127, -42, 85, -127], [127, -50, 0, -100]]
     np.testing.assert_array_equal(integers, expected)
 
@@ -19,7 +20,7 @@ def test_arq_per_tensor_meets_the_reference():
     scale = arq(W, None)
     np.testing.assert_allclose(scale, [0.01], rtol=1e-6)
     expected = [[10, -25, 20, 5], [0, 0, 0, 0], [30, -10, 20, -30], [127, -50, 0, -100]]
-    np.testing.assert_array_equal(quantize_weight(W, scale, 0), expected)
+    np.testing.assert_array_equal(quantize_weight(W, scale, plain(0, W.shape)), expected)
 
 
 def test_arq_four_bits():
@@ -68,7 +69,7 @@ def test_least_squares_handles_zero_filters_and_empty_weights():
 
 def test_tiny_weights_keep_their_own_scale():
     w = np.full((1, 3), 1e-9, np.float32)
-    np.testing.assert_array_equal(quantize_weight(w, arq(w, 0), 0), [[127, 127, 127]])
+    np.testing.assert_array_equal(quantize_weight(w, arq(w, 0), plain(0, w.shape)), [[127, 127, 127]])
 
 
 def test_bias_that_would_overflow_raises_its_channels_scale_only():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import onnx
 import pytest
 
 from amct_onnx import ConfigError, DataError, UsageError, apply, quantize, resolve_config
@@ -109,6 +108,7 @@ def test_statistics_stand_for_their_feeds(cfg) -> None:
         ({"skip": ["fc"]}, "skip"),
         ({"symmetric": True}, "symmetric"),
         ({"gemm_per_channel": True}, "gemm_per_channel"),
+        ({"dmq": 0.5}, "dmq"),
     ],
 )
 def test_arguments_that_a_config_decides(cfg, arguments, name: str) -> None:
@@ -135,12 +135,34 @@ def test_fusion_is_kept_apart_for_a_layer_that_stays_float(cfg) -> None:
 
 
 def test_warnings_and_what_is_not_done_are_reported(cfg) -> None:
-    net = onnx.ModelProto()
-    net.CopyFrom(NET)
-    text = "joint_quant: true fakequant_precision_mode: FORCE_FP16_QUANT common_config { dmq_balancer {} }"
-    notes = " ".join(quantize(net, FEEDS, config=cfg(text)).report.notes)
-    for words in ("joint_quant is accepted", "dmq_balancer, asked for 3 layers", "fakequant_precision_mode is not"):
-        assert words in notes
+    text = "joint_quant: true common_config { arq_quantize { channel_wise: true } }"
+    notes = quantize(NET, FEEDS, config=cfg(text)).report.notes
+    assert any("my.cfg, line 1: joint_quant is accepted" in note for note in notes)
+    assert any('my.cfg, line 1: channel_wise: true is not possible for "fc"' in note for note in notes)
+
+
+def test_every_kind_of_setting_reaches_the_record(cfg) -> None:
+    text = """
+    batch_num: 4  fakequant_precision_mode: FORCE_FP16_QUANT
+    override_layer_configs { layer_name: "conv" calibration_config { ifmr_quantize { dst_type: INT16 } } }
+    override_layer_configs { layer_name: "conv2" calibration_config {
+        arq_quantize { quant_bits: 6 channel_wise: false } dmq_balancer { migration_strength: 0.6 } } }
+    """
+    layers = quantize(NET, FEEDS, config=cfg(text), trial=False).record.layers
+    assert (layers["conv"].act_type, layers["conv"].wts_type) == ("INT16", "INT8")
+    assert (layers["conv2"].act_type, layers["conv2"].wts_type) == ("INT8", "INT6")
+    assert len(layers["conv2"].scale_w) == 1
+    assert len(layers["conv2"].tensor_balance_factor) == 4
+    assert not layers["conv"].tensor_balance_factor
+    assert all(float(np.float16(layer.scale_d)) == layer.scale_d for layer in layers.values())
+
+
+def test_balancing_uses_the_wanted_feeds_and_keeps_fusion_apart(cfg) -> None:
+    text = "batch_num: 2 do_fusion: false common_config { dmq_balancer {} }"
+    outlier = [*FEEDS[:2], {"x": FEEDS[0]["x"] * 100}]
+    by_two, by_three = (quantize(NET, feeds, config=cfg(text), trial=False).record for feeds in (FEEDS[:2], outlier))
+    assert by_two == by_three
+    assert by_two.layers["conv"].skip_fusion
 
 
 def test_a_config_that_was_resolved_for_another_model() -> None:

@@ -31,10 +31,6 @@ def with_field(record, layer, field):
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        (
-            "tensor_balance_factor: 1.0 tensor_balance_factor: 2.0 tensor_balance_factor: 1.0",
-            "balancing is not applied",
-        ),
         ("cluster: 0 " * 16, "clustered weights are not applied"),
     ],
 )

@@ -136,7 +136,8 @@ def test_too_few_feeds(here, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--act", "mse"], ["--weights", "arq"], ["--skip", "fc"], ["--symmetric"], ["--gemm-per-channel"]]
+    "flags",
+    [["--act", "mse"], ["--weights", "arq"], ["--skip", "fc"], ["--symmetric"], ["--gemm-per-channel"], ["--dmq"]],
 )
 def test_flags_that_a_config_decides(here, capsys, flags) -> None:
     assert main([*QUANTIZE, *flags]) == 2

@@ -7,6 +7,7 @@ import pytest
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from amct_onnx.errors import RecordError
+from amct_onnx.graph.channels import plain
 from amct_onnx.passes.insert_ascend import pack_dequant_scale, unpack_dequant_scale
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant, quantize_bias, quantize_weight
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
@@ -232,7 +233,9 @@ def test_the_largest_bias_that_fits() -> None:
 
 @pytest.mark.parametrize(("bits", "low", "high"), [(4, -8, 7), (6, -32, 31), (7, -64, 63), (8, -128, 127)])
 def test_narrow_weights_are_cut_to_their_range(bits: int, low: int, high: int) -> None:
-    integers = quantize_weight(np.array([[-999, 999, -1.5, 2.5]], np.float32), np.ones(1, np.float32), 0, bits)
+    integers = quantize_weight(
+        np.array([[-999, 999, -1.5, 2.5]], np.float32), np.ones(1, np.float32), plain(0, (1, 4)), bits
+    )
     assert integers.tolist() == [[low, high, -2, 2]]
 
 
@@ -243,5 +246,5 @@ def test_large_weights_are_quantized_block_by_block(axis: int, monkeypatch: pyte
     scale = np.linspace(0.01, 0.05, weight.shape[axis], dtype=np.float32)
     shape = [-1, 1, 1] if axis == 0 else [1, -1, 1]
     expected = np.clip(np.rint(weight / scale.reshape(shape)), -128, 127).astype(np.int8)
-    np.testing.assert_array_equal(quantize_weight(weight, scale, axis), expected)
-    assert quantize_weight(np.empty((0, 3), np.float32), scale[:1], 0).shape == (0, 3)
+    np.testing.assert_array_equal(quantize_weight(weight, scale, plain(axis, weight.shape)), expected)
+    assert quantize_weight(np.empty((0, 3), np.float32), scale[:1], plain(0, (0, 3))).shape == (0, 3)

@@ -28,6 +28,11 @@ REFUSED = [
     ("y = Conv(k, w)", IMAGE, {"k": normal(1, 3, 5, 5), "w": normal(2, 3, 1, 1)}, "its data input is a constant"),
     ("y = Conv(x, w, k)", IMAGE + ", float[2] k", {"w": normal(2, 3, 1, 1)}, "its bias is computed at run time"),
     ("y = Conv(x, w)", "float[1,3,5,5,5] x", {"w": normal(2, 3, 1, 1, 1)}, "only 1-D and 2-D convolutions"),
+    ("y = ConvTranspose(x, k)", IMAGE + ", float[3,2,1,1] k", {}, "its weight is computed at run time"),
+    ("y = ConvTranspose(x, w)", "double[1,3,5,5] x", {"w": np.ones((3, 2, 1, 1))}, "only float32 layers"),
+    ("y = ConvTranspose(k, w)", IMAGE, {"k": normal(1, 3, 5, 5), "w": normal(3, 2, 1, 1)}, "its data input is a c"),
+    ("y = ConvTranspose(x, w, k)", IMAGE + ", float[2] k", {"w": normal(3, 2, 1, 1)}, "its bias is computed at run"),
+    ("y = ConvTranspose(x, w)", "float[1,3,5,5,5] x", {"w": normal(3, 2, 1, 1, 1)}, "only 1-D and 2-D convolutions"),
     ("y = Gemm(x, k)", "float[2,3] x, float[3,4] k", {}, "its weight is computed at run time"),
     ("y = Gemm(x, w)", "double[2,3] x", {"w": np.ones((3, 4))}, "only float32 layers are quantized"),
     ("y = Gemm(k, w)", "float[2,3] x", {"k": normal(2, 3), "w": normal(3, 4)}, "its data input is a constant"),
@@ -67,12 +72,12 @@ def test_quantized_weights_are_recognized(op: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "outputs", "node", "reason"),
     [
-        ("[layer] y = ConvTranspose(x, w)", ANY, "layer", "not quantized yet"),
+        ("[layer] y = LSTM<hidden_size = 2>(t, w, r)", ANY, "layer", "not quantized yet"),
         ("[layer] y = Gather(t, i)", "float[a,b] y", "layer", "its table of weights"),
     ],
 )
 def test_what_holds_weights_but_has_no_record_entry_is_named(nodes: str, outputs: str, node: str, reason: str) -> None:
-    weights = {"w": normal(3, 2, 2, 2), "t": normal(1024, 8), "i": np.array([1, 2])}
+    weights = {"w": normal(1, 8, 8), "r": normal(1, 8, 2), "t": normal(1024, 8), "i": np.array([1, 2])}
     result = survey(nodes, IMAGE, outputs, weights)
     assert [(refusal.node, reason in refusal.reason) for refusal in result.refusals] == [(node, True)]
 
@@ -105,12 +110,15 @@ def only(nodes: str, *args: str, weights: dict[str, Array]) -> Layer:
 
 def test_facts_about_layers() -> None:
     conv = only("[l] y = Conv<group = 3>(x, w, b)", weights={"w": normal(6, 1, 3, 3), "b": normal(6)})
-    assert (conv.name, conv.op_type, conv.out_axis, conv.channels_out, conv.channels_in) == ("l", "Conv", 0, 6, 3)
+    assert (conv.name, conv.op_type, conv.channels_out, conv.channels_in) == ("l", "Conv", 6, 3)
+    assert (conv.out_channels.axis, conv.in_channels.axis) == (0, None)
+    transposed = only("y = ConvTranspose<group = 3>(x, w)", weights={"w": normal(3, 4, 2, 2)})
+    assert (transposed.channels_out, transposed.channels_in, transposed.in_channels.axis) == (12, 3, 0)
     assert (conv.bias.name, conv.bias_add, conv.activation.name, conv.output.name) == ("b", None, "x", "y")
     gemm = only("y = Gemm<transB = 1>(x, w)", "float[2,3] x", "float[2,4] y", weights={"w": normal(4, 3)})
-    assert (gemm.out_axis, gemm.channels_out, gemm.channels_in, gemm.bias) == (0, 4, 3, None)
+    assert (gemm.out_channels.axis, gemm.channels_out, gemm.channels_in, gemm.bias) == (0, 4, 3, None)
     matmul = only("y = MatMul(x, w)", "float[2,3] x", "float[2,4] y", weights={"w": normal(3, 4)})
-    assert (matmul.out_axis, matmul.channels_out, matmul.channels_in) == (1, 4, 3)
+    assert (matmul.out_channels.axis, matmul.channels_out, matmul.channels_in) == (1, 4, 3)
     pool = only("y = AveragePool<kernel_shape = [2,2]>(x)", weights={})
     assert (pool.weight, pool.channels_out, pool.channels_in) == (None, None, None)
 

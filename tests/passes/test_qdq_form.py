@@ -278,9 +278,11 @@ def test_tensorrt_refuses_an_asymmetric_plan() -> None:
         qdq(model, {"L": TensorQuant(0.05, -7)}, target=QdqTarget.TENSORRT)
 
 
-def test_sixteen_bits() -> None:
-    arrays = initializers(qdq(parse("[L] y = Conv(x, a)", IMAGE, ANY, CONVS), {"L": TensorQuant(0.001, 0, 16)}))
-    assert (arrays["x.zero_point"].dtype.name, arrays["x.zero_point"].item()) == ("uint16", 32768)
+def test_a_layer_without_integer_kernel_stays_float() -> None:
+    source = parse("[L] s = Conv(x, a)  [T] y = ConvTranspose(s, b)", IMAGE, ANY, CONVS)
+    model = qdq(source, {"L": TensorQuant(0.001, 0, 16), "T": SIGNED})
+    assert [node.op_type for node in model.graph.node] == ["Conv", "ConvTranspose"]
+    np.testing.assert_array_equal(initializers(model)["a"], CONVS["a"])
 
 
 def test_a_value_info_of_a_removed_clamp_goes() -> None:

@@ -56,6 +56,9 @@ CASES = {
     "conv depthwise": ("Conv", [1, 4, 6, 6], [4, 1, 3, 3], {"group": 4, "pads": [1, 1, 1, 1]}),
     "conv depthwise, multiplier 2": ("Conv", [1, 4, 6, 6], [8, 1, 3, 3], {"group": 4}),
     "conv 1-D": ("Conv", [2, 3, 11], [4, 3, 5], {"pads": [2, 2]}),
+    "conv transposed": ("ConvTranspose", [1, 3, 5, 5], [3, 4, 3, 3], {"strides": [2, 2], "output_padding": [1, 1]}),
+    "conv transposed, grouped": ("ConvTranspose", [2, 4, 5, 5], [4, 3, 3, 3], {"group": 2, "pads": [1, 1, 1, 1]}),
+    "conv transposed 1-D": ("ConvTranspose", [1, 2, 7], [2, 3, 4], {"dilations": [2]}),
     "gemm": ("Gemm", [5, 7], [7, 3], {}),
     "gemm transB alpha beta": ("Gemm", [5, 7], [3, 7], {"transB": 1, "alpha": 0.5, "beta": 2.0}),
     "matmul 3-D": ("MatMul", [2, 5, 7], [7, 3], {}),
@@ -63,29 +66,99 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("per_channel", [True, False], ids=["per channel", "per tensor"])
-@pytest.mark.parametrize("case", CASES)
-def test_agrees_with_the_fake_quant_model_to_the_bit(case, per_channel):
+def layer_forms(case, data, scale, bits=8, *, per_channel=True):
+    """Deploy and fake-quant model of one layer, a feed, and the float model's result."""
     op, shape, weight_shape, attrs = CASES[case]
     rng = np.random.default_rng(list(CASES).index(case))
     weights = {}
     channels = 1
     if weight_shape:
-        channels = weight_shape[0] if op == "Conv" or attrs.get("transB") else weight_shape[1]
+        channels = weight_shape[0] if op == "Conv" or attrs.get("transB") else weight_shape[1] * attrs.get("group", 1)
         weights["w"] = rng.standard_normal(weight_shape)
         if op != "MatMul":
             weights["b"] = rng.standard_normal(channels)
     node = helper.make_node(op, ["x", *weights], ["y"], name="layer", **attrs)
     proto = model_of([node], {"x": shape}, {"y": None}, weights)
     size = channels if per_channel else 1
-    scale = rng.uniform(0.03, 0.04, size).astype(np.float32) if weight_shape else np.ones(1, np.float32)
-    made = forms(proto, {"layer": LayerQuant(TensorQuant(0.0173, 31), scale)})
+    scales = (scale * rng.uniform(1, 1.3, size)).astype(np.float32) if weight_shape else np.ones(1, np.float32)
+    made = forms(proto, {"layer": LayerQuant(data, scales, bits)})
     feed = {"x": (rng.standard_normal(shape) * 0.5).astype(np.float32)}
+    return made, feed, run(open_session(proto), feed)[0]
+
+
+@pytest.mark.parametrize("per_channel", [True, False], ids=["per channel", "per tensor"])
+@pytest.mark.parametrize("case", CASES)
+def test_agrees_with_the_fake_quant_model_to_the_bit(case, per_channel):
+    made, feed, exact = layer_forms(case, TensorQuant(0.0173, 31), 0.03, per_channel=per_channel)
     simulated = run(open_simulator(made[OutputForm.ASCEND]), feed)[0]
     faked = run(open_session(made[OutputForm.FAKE_QUANT], optimize=False), feed)[0]
-    exact = run(open_session(proto), feed)[0]
     np.testing.assert_array_equal(simulated, faked)
     assert np.abs(simulated - exact).max() < 0.2 * np.abs(exact).max()
+
+
+WIDE = [case for case in CASES if CASES[case][0] in ("Conv", "ConvTranspose", "Gemm")]
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_sixteen_bit_activations_follow_integer_arithmetic(case):
+    """The fake-quant model sums in float32 what may exceed 2^24, so only nearly equal; the float model is close."""
+    made, feed, exact = layer_forms(case, TensorQuant(1e-4, 1234, 16), 0.03)
+    simulated = run(open_simulator(made[OutputForm.ASCEND]), feed)[0]
+    faked = run(open_session(made[OutputForm.FAKE_QUANT], optimize=False), feed)[0]
+    np.testing.assert_allclose(faked, simulated, rtol=1e-5, atol=1e-5)
+    assert np.abs(simulated - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def test_sixteen_bits_computed_by_hand():
+    """q - offset = [300, -40000, 20000], integer weights [3, -2, 1]."""
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], name="conv", kernel_shape=[3])
+    proto = model_of([node], {"x": [1, 1, 3]}, {"y": None}, {"w": [[[1.5, -1.0, 0.5]]], "b": [-0.01]})
+    made = forms(proto, {"conv": LayerQuant(TensorQuant(2**-10, 9000, 16), np.array([0.5], np.float32))})
+    feed = {"x": (np.array([[[300, -40000, 20000]]]) * 2.0**-10).astype(np.float32)}
+    # The bias is round(-0.01 / (0.5 * 2^-10)) = -20; the sum 900 + 80000 + 20000 - 20 = 100880, times 2^-11.
+    assert run(open_simulator(made[OutputForm.ASCEND]), feed)[0].item() == 100880 * 2.0**-11
+
+
+NARROW = ["conv 2-D", "conv depthwise", "conv transposed", "gemm transB alpha beta", "matmul 3-D"]
+
+
+@pytest.mark.parametrize("bits", [6, 7])
+@pytest.mark.parametrize("case", NARROW)
+def test_narrow_weights_agree_to_the_bit(case, bits):
+    made, feed, _ = layer_forms(case, TensorQuant(0.0173, 31), 0.4, bits)
+    simulated = run(open_simulator(made[OutputForm.ASCEND]), feed)[0]
+    np.testing.assert_array_equal(simulated, run(open_session(made[OutputForm.FAKE_QUANT], optimize=False), feed)[0])
+
+
+FOUR_BITS = {
+    "conv": ("Conv", [1, 4, 6, 6], [3, 4, 3, 3], {"pads": [1, 1, 1, 1]}),
+    "conv transposed": ("ConvTranspose", [1, 2, 5], [2, 3, 4], {}),
+    "gemm": ("Gemm", [5, 6], [6, 3], {}),
+    "gemm transB": ("Gemm", [5, 6], [3, 6], {"transB": 1}),
+    "matmul": ("MatMul", [2, 5, 6], [6, 3], {}),
+}
+
+
+@pytest.mark.parametrize("case", FOUR_BITS)
+def test_packed_weights_are_simulated_to_the_bit(case, monkeypatch):
+    monkeypatch.setitem(CASES, case, FOUR_BITS[case])
+    made, feed, exact = layer_forms(case, TensorQuant(0.0173, 31), 0.3, 4)
+    simulated = run(open_simulator(made[OutputForm.ASCEND]), feed)[0]
+    np.testing.assert_array_equal(simulated, run(open_session(made[OutputForm.FAKE_QUANT], optimize=False), feed)[0])
+    assert np.abs(simulated - exact).max() < 0.4 * np.abs(exact).max()
+
+
+def test_four_bit_weights_share_bytes_along_the_input_channels():
+    weight = np.array([[[1], [-8], [7], [-1]], [[0], [2], [-3], [4]]], np.float32)
+    proto = model_of(
+        [helper.make_node("Conv", ["x", "w"], ["y"], name="c")], {"x": [1, 4, 3]}, {"y": None}, {"w": weight}
+    )
+    made = forms(proto, {"c": LayerQuant(TensorQuant(1.0, 0), np.ones(1, np.float32), 4)})
+    stored = next(t for t in made[OutputForm.ASCEND].graph.initializer if t.name == "w")
+    packed = numpy_helper.to_array(stored)
+    assert (stored.data_type, packed.shape) == (TensorProto.INT8, (2, 2, 1))
+    # Low half first: 1 and -8 give 0x81, 7 and -1 give 0xF7; 0 and 2 give 0x20, -3 and 4 give 0x4D.
+    assert packed.view(np.uint8).ravel().tolist() == [0x81, 0xF7, 0x20, 0x4D]
 
 
 @pytest.mark.parametrize("order", ["matmul first", "bias first"])

@@ -10,6 +10,7 @@ import numpy as np
 from amct_onnx.analyse.statistics import Distribution
 from amct_onnx.graph.weights import Array
 
+_HALF_TINY, _HALF_MAX = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 FLOAT_EPSILON = float(np.finfo(np.float32).eps)
 
 
@@ -71,6 +72,13 @@ def _shrunk(scale: float, steps: int, limit: float) -> float:
     while float(np.float32(step * np.float32(steps))) > limit:
         step = np.nextafter(step, np.float32(0))
     return float(step)
+
+
+def half_precision(scale: float) -> float:
+    """`scale` with the precision of float16; outside its normal range, the square of a rounded square root."""
+    if _HALF_TINY <= scale <= _HALF_MAX:
+        return float(np.float16(scale))
+    return float(np.float32(np.float16(math.sqrt(scale))) ** 2)
 
 
 def squared_error(seen: Distribution, scale: float, offset: int, *, bits: int) -> float:

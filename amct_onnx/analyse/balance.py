@@ -1,0 +1,104 @@
+"""DMQ before calibration: watch the input channels of the layers to balance, and choose their factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amct_onnx.analyse.algorithms.balance import balance_factors
+from amct_onnx.analyse.engine import Calibration
+from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.walk import Progress, Watcher, walk
+from amct_onnx.errors import DataError
+from amct_onnx.graph import constant_array
+from amct_onnx.graph.weights import Array
+from amct_onnx.passes.balance import Factors
+from amct_onnx.passes.locate import Layer, locate_layers
+from amct_onnx.rewrite import Prepared
+
+
+class ChannelMaxima:
+    """Largest absolute value of each channel, over all runs; what is not finite is left out."""
+
+    def __init__(self, channels: int, axis: int) -> None:
+        self._axis = axis
+        self.maxima: NDArray[np.float32] = np.zeros(channels, np.float32)
+
+    def update(self, array: Array) -> None:
+        """Take in one tensor; one of another number of channels tells nothing."""
+        if not array.size or array.ndim < 2 or array.shape[self._axis] != self.maxima.size:
+            return
+        axis = self._axis % array.ndim
+        others = tuple(index for index in range(array.ndim) if index != axis)
+        high, low = array.max(axis=others), array.min(axis=others)
+        largest = np.maximum(high, -low)
+        if not np.isfinite(largest).all():
+            largest = np.abs(np.where(np.isfinite(array), array, 0)).max(axis=others)
+        np.maximum(self.maxima, largest, out=self.maxima)
+
+
+def choose_balance(
+    prepared: Prepared,
+    options: PlanOptions,
+    data: Any,
+    *,
+    progress: Progress | None = None,
+) -> dict[str, Factors]:
+    """Balance factors from a walk over the data; layers that read one tensor with one strength share theirs.
+
+    Args:
+        prepared: the model, not balanced.
+        options: which layers to balance, and how strongly.
+        data: feeds that can be walked again, since calibration follows.
+        progress: wraps the iterator of feeds.
+
+    Returns:
+        Layer name -> float32 [channels_in]; empty when no layer is to be balanced.
+
+    Raises:
+        DataError: the data does not fit the model, or can be walked only once.
+    """
+    groups: dict[tuple[str, float], list[Layer]] = {}
+    for layer in locate_layers(prepared.model, options.skip).layers:
+        strength = options.of(layer.name).migration_strength
+        if strength is not None and layer.weight is not None:
+            groups.setdefault((layer.activation.name, strength), []).append(layer)
+    if not groups:
+        return {}
+    _check_walkable(data)
+    maxima = {key: channel_maxima(members[0]) for key, members in groups.items()}
+    watchers: dict[str, list[Watcher]] = {}
+    for key, seen in maxima.items():
+        watchers.setdefault(key[0], []).append(seen.update)
+    walk(prepared.model.proto, prepared.model.base_dir, watchers, data, progress=progress, limit=options.feeds)
+    factors: dict[str, Factors] = {}
+    for (name, strength), members in groups.items():
+        weights = np.max([weight_maxima(layer) for layer in members], axis=0)
+        shared = balance_factors(maxima[name, strength].maxima, weights, migration_strength=strength)
+        factors.update({layer.name: shared for layer in members})
+    return factors
+
+
+def _check_walkable(data: Any) -> None:
+    if isinstance(data, Calibration):
+        raise DataError("balancing (DMQ) watches input channels, which statistics do not hold; give the data itself")
+    if isinstance(data, Iterator) or hasattr(data, "get_next"):
+        raise DataError(
+            "balancing (DMQ) walks over the data twice, and a generator or reader can be walked once; give a list"
+        )
+
+
+def channel_maxima(layer: Layer) -> ChannelMaxima:
+    """A watcher of a layer's data input."""
+    return ChannelMaxima(layer.channels_in or 0, layer.spec.channel_axis)
+
+
+def weight_maxima(layer: Layer) -> Array:
+    """Largest absolute weight of each input channel, [channels_in]."""
+    if layer.weight is None:
+        raise TypeError(f"{layer.op_type} has no weight")
+    magnitudes = np.abs(layer.in_channels.rows(constant_array(layer.weight)))
+    return np.asarray(magnitudes.max(axis=1, initial=0.0))
