@@ -10,9 +10,10 @@ from amct_onnx.api import (
     load_calibration,
     merge_calibrations,
     quantize,
+    resolve_config,
     save_calibration,
 )
-from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
+from amct_onnx.config import ActivationAlgorithm, QuantConfig, WeightAlgorithm
 from amct_onnx.errors import (
     AmctError,
     ConfigError,
@@ -39,6 +40,7 @@ __all__ = [
     "NothingToCompressError",
     "OutputForm",
     "QdqTarget",
+    "QuantConfig",
     "RecordError",
     "Report",
     "UsageError",
@@ -48,5 +50,6 @@ __all__ = [
     "load_calibration",
     "merge_calibrations",
     "quantize",
+    "resolve_config",
     "save_calibration",
 ]

@@ -73,7 +73,7 @@ def choose_balance(
     watchers: dict[str, list[Watcher]] = {}
     for key, seen in maxima.items():
         watchers.setdefault(key[0], []).append(seen.update)
-    walk(prepared.model.proto, prepared.model.base_dir, watchers, data, progress=progress)
+    walk(prepared.model.proto, prepared.model.base_dir, watchers, data, progress=progress, limit=options.feeds)
     factors: dict[str, Factors] = {}
     for (name, strength), members in groups.items():
         weights = np.max([weight_maxima(layer) for layer in members], axis=0)

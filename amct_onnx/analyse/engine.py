@@ -47,6 +47,7 @@ def calibrate(
     divided: Mapping[str, Divided] | None = None,
     keep_values: bool = True,
     progress: Progress | None = None,
+    limit: int | None = None,
 ) -> Calibration:
     """Run the float model on every feed and watch `tensors`.
 
@@ -58,9 +59,10 @@ def calibrate(
         divided: those of `tensors` that the source has undivided.
         keep_values: whether values or histograms are wanted besides extremes.
         progress: wraps the iterator of feeds.
+        limit: how many feeds to run, which the data must hold; None for all.
 
     Raises:
-        DataError: no feed, or a feed that does not fit.
+        DataError: no feed, fewer than asked for, or a feed that does not fit.
         ModelError: onnxruntime cannot load the model.
     """
     statistics = {name: TensorStatistics(keep_values) for name in tensors}
@@ -70,7 +72,7 @@ def calibrate(
         change = (divided or {}).get(name)
         sources[name] = name if change is None else change.source
         watchers.setdefault(sources[name], []).append(seen.update if change is None else _divided(change, seen))
-    done = walk(proto, base_dir, watchers, data, progress=progress)
+    done = walk(proto, base_dir, watchers, data, progress=progress, limit=limit)
     _report_not_finite(statistics)
     not_float = frozenset(name for name in tensors if sources[name] in done.not_float)
     return Calibration(statistics, done.feeds, done.samples, not_float=not_float)

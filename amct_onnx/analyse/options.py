@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions
+from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, TensorOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,8 @@ class PlanOptions:
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul, too, where a layer does not say.
         reduce_range: use half the integer range for weights, chosen by ARQ (see ``--reduce-range``).
         qdq_tensors: also plan what only the QDQ form quantizes.
+        feeds: how many feeds to calibrate with, which the data must hold; None for all it holds.
+        tensors: inputs of nodes to quantize besides the layers.
         force_fp16: round activation scales to float16 precision, for devices that compute in float16.
     """
 
@@ -28,6 +30,8 @@ class PlanOptions:
     gemm_per_channel: bool = False
     reduce_range: bool = False
     qdq_tensors: bool = True
+    feeds: int | None = None
+    tensors: tuple[TensorOptions, ...] = ()
     force_fp16: bool = False
 
     def of(self, layer: str) -> LayerOptions:

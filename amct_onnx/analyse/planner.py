@@ -23,7 +23,7 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
-from amct_onnx.analyse.walk import Progress
+from amct_onnx.analyse.walk import Progress, check_enough
 from amct_onnx.config import ActivationOptions, WeightOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
@@ -85,6 +85,7 @@ def make_plan(
     if isinstance(data, Calibration):
         calibration = data
         _check_statistics(data, chooser.observed, sha256, keep_values=keep_values)
+        check_enough(data.feeds, options.feeds)
     else:
         found = calibrate(
             model.proto,
@@ -94,9 +95,19 @@ def make_plan(
             divided=prepared.divided,
             keep_values=keep_values,
             progress=progress,
+            limit=options.feeds,
         )
         calibration = replace(found, source_sha256=sha256)
-    return chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
+    plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
+    return replace(plan, record=_with_unfused(plan.record, prepared.skip_fusion))
+
+
+def _with_unfused(record: Record, names: Iterable[str]) -> Record:
+    """Let the record say which layers keep the BatchNormalization behind them, quantized or not."""
+    layers = dict(record.layers)
+    for name in sorted(names):
+        layers[name] = replace(layers.get(name, LayerRecord()), skip_fusion=True)
+    return replace(record, layers=layers)
 
 
 def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *, keep_values: bool) -> None:

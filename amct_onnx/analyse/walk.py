@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,7 +39,13 @@ class Walk:
 
 
 def walk(
-    proto: ModelProto, base_dir: Path | None, watchers: Watchers, data: Any, *, progress: Progress | None = None
+    proto: ModelProto,
+    base_dir: Path | None,
+    watchers: Watchers,
+    data: Any,
+    *,
+    progress: Progress | None = None,
+    limit: int | None = None,
 ) -> Walk:
     """Run the float model on every feed and hand out the watched tensors.
 
@@ -48,9 +55,10 @@ def walk(
         watchers: tensor name (an input, an output or anything in between) -> who wants to see it.
         data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
         progress: wraps the iterator of feeds.
+        limit: how many feeds to run, which the data must hold; None for all.
 
     Raises:
-        DataError: no feed, or a feed that does not fit.
+        DataError: no feed, fewer than asked for, or a feed that does not fit.
         ModelError: onnxruntime cannot load the model.
     """
     session = open_session(_with_outputs(proto, watchers), base_dir=base_dir, lean=True)
@@ -61,7 +69,7 @@ def walk(
     fetched = [name for name in watchers if name not in fed | not_float]
     samples: list[Feed] = []
     count = 0
-    feeds = iterate_feeds(data, inputs)
+    feeds = islice(iterate_feeds(data, inputs), limit)
     for feed in progress(feeds) if progress else feeds:
         for name in (watchers.keys() & feed.keys()) - not_float:
             _show(watchers[name], feed[name])
@@ -74,7 +82,17 @@ def walk(
             samples.append(feed)
     if not count:
         raise DataError("the calibration data holds no feed; give at least one sample")
+    check_enough(count, limit)
     return Walk(count, tuple(samples), not_float)
+
+
+def check_enough(count: int, wanted: int | None) -> None:
+    """Raise :class:`DataError` if there are fewer feeds than a config asks for."""
+    if wanted is not None and count < wanted:
+        raise DataError(
+            f"batch_num is {wanted}, but the calibration data holds {count} feed{'s' if count > 1 else ''}; "
+            "give more data, or lower batch_num in the config"
+        )
 
 
 def _run(session: InferenceSession, names: Sequence[str], feed: Feed, watchers: Watchers) -> None:

@@ -3,6 +3,7 @@
 from amct_onnx.analyse.calibration_file import load_calibration, merge_calibrations, save_calibration
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.api.compress import apply, quantize
+from amct_onnx.api.configured import resolve_config
 from amct_onnx.api.inspection import Inspection, NodeFacts, inspect
 from amct_onnx.api.result import CompressionResult, LayerSummary, Report, SavedFiles, TrialResult
 
@@ -20,5 +21,6 @@ __all__ = [
     "load_calibration",
     "merge_calibrations",
     "quantize",
+    "resolve_config",
     "save_calibration",
 ]

@@ -26,6 +26,7 @@ def assemble(
     feeds: int = 0,
     notes: Sequence[str] = (),
     strict: bool = False,
+    by_config: bool = False,
 ) -> CompressionResult:
     """Rewrite a prepared model by a plan.
 
@@ -39,6 +40,7 @@ def assemble(
         feeds: number of calibration feeds, for the report.
         notes: what the report should say besides.
         strict: warnings about the plan are errors.
+        by_config: a config says how each weight is quantized.
 
     Raises:
         RecordError: the plan does not fit the model.
@@ -56,7 +58,7 @@ def assemble(
         refusals=(*(_unplanned(survey, quants) if refusals is None else refusals), *prepared.refusals),
         feeds=feeds,
         qdq_tensors=len(pairs) if OutputForm.QDQ in forms else 0,
-        notes=(*notes, *warnings, *_notes(prepared, survey, quants, forms)),
+        notes=(*notes, *warnings, *_notes(prepared, survey, quants, forms, by_config=by_config)),
         timings=timings,
     )
     models = {form: built for form, (built, _) in rewritten.items()}
@@ -96,6 +98,8 @@ def _notes(
     survey: Survey,
     quants: Mapping[str, LayerQuant],
     forms: Sequence[OutputForm],
+    *,
+    by_config: bool,
 ) -> list[str]:
     """What a user should know about this plan in these forms."""
     notes: list[str] = []
@@ -113,7 +117,7 @@ def _notes(
                 f"{len(floats)} layers, like '{floats[0]}', stay float in the QDQ model: runtimes that read it have no "
                 "integer kernel for transposed convolutions and for 16-bit activations"
             )
-    if OutputForm.QDQ in forms and OutputForm.ASCEND in forms:
+    if OutputForm.QDQ in forms and OutputForm.ASCEND in forms and not by_config:
         narrow = [
             layer.name
             for layer in survey.layers

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 from amct_onnx.analyse.balance import choose_balance
+from amct_onnx.analyse.configurable import plan_options
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import make_plan
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.configured import ConfigSource, config_notes, configure, feed_notes, refuse_beside_config
 from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, source_files
 from amct_onnx.api.trial import try_models
@@ -23,7 +27,7 @@ from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import digest
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
-from amct_onnx.rewrite import OutputForm, prepare
+from amct_onnx.rewrite import OutputForm, Prepared, prepare
 from amct_onnx.rewrite.quants import prepare_for
 
 ALL_FORMS = tuple(OutputForm)
@@ -34,8 +38,9 @@ def quantize(
     data: Any | Calibration,
     *,
     formats: Sequence[OutputForm | str] = ALL_FORMS,
-    act: ActivationAlgorithm | str = ActivationAlgorithm.MSE,
-    weights: WeightAlgorithm | str = WeightAlgorithm.MSE,
+    config: ConfigSource | None = None,
+    act: ActivationAlgorithm | str | None = None,
+    weights: WeightAlgorithm | str | None = None,
     skip: Collection[str] = (),
     symmetric: bool = False,
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
@@ -53,8 +58,11 @@ def quantize(
             in input order (labels after the last input are ignored); a torch DataLoader; or onnxruntime's
             CalibrationDataReader. Or the :class:`Calibration` of an earlier result or file, which needs no data.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
-        act: how activation ranges are chosen: ``mse``, ``minmax``, ``ifmr`` or ``percentile``.
-        weights: how weight scales are chosen: ``mse``, or ``arq`` (AMCT's symmetric min-max).
+        config: path of an AMCT config (simple .cfg or JSON), or one resolved for this model by
+            :func:`resolve_config`; takes the place of ``act``, ``weights``, ``skip``, ``symmetric``,
+            ``gemm_per_channel`` and ``dmq``. Of the data its ``batch_num`` feeds are used.
+        act: how activation ranges are chosen: ``mse`` (the default), ``minmax``, ``ifmr``, ``hfmg`` or ``percentile``.
+        weights: how weight scales are chosen: ``mse`` (the default), or ``arq`` (AMCT's symmetric min-max).
         skip: names of layers to leave float.
         symmetric: quantize activations without zero point (implied by the TensorRT target).
         qdq_target: ``onnxruntime`` or ``tensorrt``.
@@ -73,29 +81,34 @@ def quantize(
         AmctError: see :mod:`amct_onnx.errors`.
     """
     forms, target = _forms(formats), _target(qdq_target, formats)
-    per_channel = OutputForm.ASCEND not in forms if gemm_per_channel is None else gemm_per_channel
-    options = PlanOptions(
-        default=LayerOptions(
-            activation=ActivationOptions(
-                algorithm=_choice(ActivationAlgorithm, act, "act"),
-                symmetric=symmetric or target is QdqTarget.TENSORRT,
-            ),
-            weight=WeightOptions(algorithm=_choice(WeightAlgorithm, weights, "weights")),
-            migration_strength=_strength(dmq),
-        ),
+    choices = _Choices(
+        act=_choice(ActivationAlgorithm, act or ActivationAlgorithm.MSE, "act"),
+        weights=_choice(WeightAlgorithm, weights or WeightAlgorithm.MSE, "weights"),
         skip=(skip,) if isinstance(skip, str) else tuple(skip),
-        gemm_per_channel=per_channel,
-        reduce_range=reduce_range,
-        qdq_tensors=OutputForm.QDQ in forms,
+        symmetric=symmetric,
+        gemm_per_channel=gemm_per_channel,
+        dmq=_strength(dmq),
     )
+    if config is not None:
+        refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
     proto, base_dir = load_source(model)
     with blaming_illegal_models(proto, base_dir):
-        prepared = prepare(proto, base_dir)
+        prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
+        options = replace(options, reduce_range=reduce_range, qdq_tensors=OutputForm.QDQ in forms)
         factors = choose_balance(prepared, options, data, progress=progress)
-        prepared = prepare(proto, base_dir, balance=factors) if factors else prepared
+        if factors:
+            prepared = prepare(proto, base_dir, skip_fusion=prepared.skip_fusion, balance=factors)
         plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
         result = assemble(
-            prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
+            prepared,
+            plan.record,
+            plan.tensors,
+            forms,
+            target,
+            refusals=plan.refusals,
+            feeds=plan.calibration.feeds,
+            notes=(*notes, *feed_notes(data, options.feeds)),
+            by_config=config is not None,
         )
     timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
     samples = plan.calibration.samples if trial else ()
@@ -106,6 +119,49 @@ def quantize(
         calibration=plan.calibration,
         report=replace(result.report, trials=tuple(trials)),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choices:
+    """What arguments say of all layers alike."""
+
+    act: ActivationAlgorithm
+    weights: WeightAlgorithm
+    skip: tuple[str, ...]
+    symmetric: bool
+    gemm_per_channel: bool | None
+    dmq: float | None
+
+    def flags(self) -> dict[str, object]:
+        """Those without a default that says something."""
+        return {name: getattr(self, name) for name in ("skip", "symmetric", "gemm_per_channel", "dmq")}
+
+
+def _planning(
+    proto: ModelProto,
+    base_dir: Path | None,
+    config: ConfigSource | None,
+    choices: _Choices,
+    forms: Collection[OutputForm],
+    target: QdqTarget,
+) -> tuple[Prepared, PlanOptions, tuple[str, ...]]:
+    """The model made ready, the choices for its plan, and what the report should say of them."""
+    symmetric = target is QdqTarget.TENSORRT
+    if config is not None:
+        configured = configure(proto, base_dir, config)
+        options = plan_options(configured.config, symmetric=symmetric)
+        return configured.prepared, options, config_notes(configured.config)
+    wanted = choices.gemm_per_channel
+    options = PlanOptions(
+        default=LayerOptions(
+            activation=ActivationOptions(algorithm=choices.act, symmetric=choices.symmetric or symmetric),
+            weight=WeightOptions(algorithm=choices.weights),
+            migration_strength=choices.dmq,
+        ),
+        skip=choices.skip,
+        gemm_per_channel=OutputForm.ASCEND not in forms if wanted is None else wanted,
+    )
+    return prepare(proto, base_dir), options, ()
 
 
 def apply(

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from amct_onnx import __version__
-from amct_onnx.cli import apply, demo, inspect, quantize, record
+from amct_onnx.cli import apply, config, demo, inspect, quantize, record
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.rewrite import OutputForm
@@ -28,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_apply(commands, common)
     _add_inspect(commands, common)
     _add_record(commands, common)
+    _add_config(commands, common)
     _add_demo(commands, common)
     return parser
 
@@ -100,15 +101,20 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         help="also write the calibration statistics (.npz) for --statistics",
     )
     parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="an AMCT config, .cfg or JSON; takes the place of --act, --weights, --skip, --symmetric, "
+        "--gemm-per-channel and --dmq",
+    )
+    parser.add_argument(
         "--act",
         choices=[algorithm.value for algorithm in ActivationAlgorithm],
-        default=ActivationAlgorithm.MSE.value,
         help="how activation ranges are chosen (default: mse)",
     )
     parser.add_argument(
         "--weights",
         choices=[algorithm.value for algorithm in WeightAlgorithm],
-        default=WeightAlgorithm.MSE.value,
         help="how weight scales are chosen: least squares, or AMCT's symmetric min-max (default: mse)",
     )
     parser.add_argument(
@@ -177,6 +183,16 @@ def _add_record(commands: argparse._SubParsersAction, common: argparse.ArgumentP
     show.add_argument("file", type=Path, metavar="FILE")
     _add_json(show)
     show.set_defaults(run=record.run_show)
+
+
+def _add_config(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("config", help="show what an AMCT config says")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    show = actions.add_parser("show", parents=[common], help="show what it says about each layer of a model, and where")
+    show.add_argument("file", type=Path, metavar="CFG", help="a simple config (.cfg) or a JSON config")
+    show.add_argument("--model", type=Path, metavar="MODEL", required=True, help="the model it is for")
+    _add_json(show)
+    show.set_defaults(run=config.run_show)
 
 
 def _add_demo(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]

@@ -12,6 +12,7 @@ from amct_onnx.api import (
     quantize,
     save_calibration,
 )
+from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import decibels, result_json, show_result
@@ -22,10 +23,11 @@ from amct_onnx.rewrite import OutputForm
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Quantize, save, report."""
     forms = parse_forms(arguments.format)
+    _check_config(arguments)
     if arguments.check_snr is not None and forms == [OutputForm.ASCEND]:
         raise UsageError("--check-snr: the ascend form does not run here; add fake_quant or qdq to --format")
     feeds = find_feeds(arguments.data) if arguments.data else None
-    inputs = [*(feeds.files if feeds else arguments.statistics)]
+    inputs = [*(feeds.files if feeds else arguments.statistics), *([arguments.config] if arguments.config else [])]
     outputs = output_paths(arguments.output, forms)
     if arguments.save_statistics:
         outputs["statistics"] = arguments.save_statistics
@@ -35,6 +37,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.model,
         feeds or statistics,
         formats=forms,
+        config=arguments.config,
         act=arguments.act,
         weights=arguments.weights,
         skip=arguments.skip,
@@ -43,7 +46,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
         dmq=arguments.dmq,
-        progress=console.progress("calibrating", len(feeds) if feeds else None),
+        # How many of them a config wants is known later.
+        progress=console.progress("calibrating", len(feeds) if feeds and not arguments.config else None),
     )
     paths = result.save(arguments.output, protect=inputs)
     if arguments.save_statistics and result.calibration:
@@ -52,6 +56,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     show_result(console, result, paths)
     console.result(result_json(result, paths))
     return _check(result, arguments.check_snr, console)
+
+
+def _check_config(arguments: argparse.Namespace) -> None:
+    """A config decides what these flags would."""
+    flags = ("act", "weights", "skip", "symmetric", "gemm_per_channel", "dmq")
+    if arguments.config:
+        given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in flags}
+        refuse_beside_config("--config", given)
 
 
 def _check(result: CompressionResult, wanted: float | None, console: Console) -> int:

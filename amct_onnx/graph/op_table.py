@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -56,6 +56,25 @@ ChannelsOf: TypeAlias = Callable[[Node, tuple[int, ...]], Channels]
 
 
 @dataclass(frozen=True)
+class ConfigFacts:
+    """What AMCT's configs ask of layers of one type.
+
+    Kernels are counted by their spatial dimensions; None stands for layers without a kernel.
+
+    Attributes:
+        has_kernel: whether the layers have a kernel.
+        limited: kernels that are quantized to 8 bits without zero point only.
+        learned: kernels whose rounding AMCT learns (ADA).
+        fuses: whether they take in a BatchNormalization behind them.
+    """
+
+    has_kernel: bool = False
+    limited: frozenset[int | None] = frozenset()
+    learned: frozenset[int | None] = frozenset()
+    fuses: bool = False
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """Facts about one operator of the default domain.
 
@@ -70,6 +89,8 @@ class OpSpec:
         is_homogeneous: whether a positive factor per channel may as well be applied behind it.
         scatters: whether every input value meets the weights (transposed convolution) rather than every output value.
         per_channel: whether AMCT configs quantize its weights per output channel.
+        config: what else AMCT's configs ask of it.
+        quantizable_inputs: whether they may ask to quantize single inputs of it (``tensor_quantize``).
         out_channels: where the output channels lie in the weight, for a node and the weight's shape.
         in_channels: the same of the input channels.
         channel_axis: axis of the channels in the data input and in the result.
@@ -88,6 +109,8 @@ class OpSpec:
     is_homogeneous: bool = False
     scatters: bool = False
     per_channel: bool = False
+    config: ConfigFacts = ConfigFacts()
+    quantizable_inputs: bool = False
     out_channels: ChannelsOf = field(default=lambda _node, shape: plain(0, shape))
     in_channels: ChannelsOf = field(default=lambda _node, shape: plain(1, shape))
     channel_axis: int = 1
@@ -306,6 +329,7 @@ OPS: Mapping[str, OpSpec] = {
         bias=2,
         has_record=True,
         per_channel=True,
+        config=ConfigFacts(has_kernel=True, limited=frozenset({3}), learned=frozenset({2}), fuses=True),
         act_bits=_WIDE_ACTIVATIONS,
         weight_bits=frozenset({4, 6, 7, 8}),
         in_channels=lambda node, shape: grouped(1, shape, _group(node)),
@@ -317,6 +341,7 @@ OPS: Mapping[str, OpSpec] = {
         bias=2,
         has_record=True,
         per_channel=True,
+        config=ConfigFacts(has_kernel=True, learned=frozenset({2})),
         act_bits=_WIDE_ACTIVATIONS,
         weight_bits=_NARROW_WEIGHTS,
         scatters=True,
@@ -329,6 +354,7 @@ OPS: Mapping[str, OpSpec] = {
         weight=1,
         bias=2,
         has_record=True,
+        config=ConfigFacts(learned=frozenset({None})),
         act_bits=_WIDE_ACTIVATIONS,
         weight_bits=_NARROW_WEIGHTS,
         channel_axis=-1,
@@ -341,18 +367,24 @@ OPS: Mapping[str, OpSpec] = {
         data=(0, 1),
         weight=1,
         has_record=True,
+        config=ConfigFacts(learned=frozenset({None})),
         weight_bits=_NARROW_WEIGHTS,
         out_channels=lambda _node, shape: plain(1, shape),
         in_channels=lambda _node, shape: plain(0, shape),
         channel_axis=-1,
         rules=(_ALREADY, _MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
     ),
-    "AveragePool": OpSpec(Kernel.ELEMENTWISE, has_record=True, rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK)),
+    "AveragePool": OpSpec(
+        Kernel.ELEMENTWISE,
+        has_record=True,
+        config=ConfigFacts(has_kernel=True),
+        rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK),
+    ),
     "LSTM": _UNSUPPORTED,
     "GRU": _UNSUPPORTED,
     "RNN": _UNSUPPORTED,
     "Gather": OpSpec(Kernel.FLOAT, data=(), stays_float=_TABLE),
-    "Add": _ARITHMETIC,
+    "Add": replace(_ARITHMETIC, quantizable_inputs=True),
     "Mul": _ARITHMETIC,
     "Concat": OpSpec(Kernel.ELEMENTWISE, data=()),
     "GlobalAveragePool": OpSpec(Kernel.ELEMENTWISE),
@@ -360,7 +392,7 @@ OPS: Mapping[str, OpSpec] = {
     "Sigmoid": OpSpec(Kernel.ELEMENTWISE, bounds=_within(0.0, 1.0)),
     "Relu": OpSpec(Kernel.CLAMP, is_homogeneous=True, bounds=_within(0.0, math.inf)),
     "Clip": OpSpec(Kernel.CLAMP, bounds=_clip_bounds),
-    "MaxPool": _KEEPS_CHANNELS,
+    "MaxPool": replace(_KEEPS_CHANNELS, quantizable_inputs=True),
     "Reshape": _MOVES,
     "Flatten": _MOVES,
     "Transpose": _MOVES,

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from amct_onnx.prototext import Block, Problem
 from amct_onnx.record.findings import Finding, Severity
 from amct_onnx.record.header import RecordHeader
 from amct_onnx.record.layers import KVCacheRecord, LayerRecord
 from amct_onnx.record.model import LoadedRecord, Record
-from amct_onnx.record.prototext import Block, Problem
 from amct_onnx.record.prune import AttrType, PruneAttr, PruneNode, PruneRecord
 
 _Values = TypeVar("_Values", LayerRecord, KVCacheRecord)

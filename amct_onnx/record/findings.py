@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 
 from amct_onnx.errors import RecordError
+from amct_onnx.findings import Finding, Severity, raise_findings
 
-_MOST_LISTED = 100
-
-
-class Severity(Enum):
-    """An error makes the record unusable; a warning has a defined reading, which was taken."""
-
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One finding: ``line`` counts from 1, None where no file was read; ``entry`` is a layer's key, or empty.
-
-    ``message`` says the rule and the remedy.
-    """
-
-    line: int | None
-    entry: str
-    message: str
-    severity: Severity = Severity.ERROR
-
-    def __str__(self) -> str:
-        where = [f"line {self.line}"] if self.line is not None else []
-        where += [f'"{self.entry}"'] if self.entry else []
-        return f"{', '.join(where)}: {self.message}" if where else self.message
+__all__ = ["Finding", "Severity", "raise_errors"]
 
 
 def raise_errors(source: str, findings: Iterable[Finding], *, strict: bool = False) -> None:
     """Raise one :class:`RecordError` that lists all errors among ``findings`` (``strict``: all findings), if any."""
-    faults = [finding for finding in findings if strict or finding.severity is Severity.ERROR]
-    if len(faults) == 1:
-        raise RecordError(f"{source}, {faults[0]}")
-    if faults:
-        listed = [f"  {fault}" for fault in faults[:_MOST_LISTED]]
-        if len(faults) > _MOST_LISTED:
-            listed.append(f"  and {len(faults) - _MOST_LISTED} more")
-        raise RecordError("\n".join([f"{source} has {len(faults)} faults:", *listed]))
+    raise_findings(RecordError, source, findings, strict=strict)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from amct_onnx.record.prototext import Source, TextError
+from amct_onnx.prototext import Source, TextError
 
 FORMAT_VERSION = 1
 

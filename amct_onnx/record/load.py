@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from amct_onnx.errors import RecordError
 from amct_onnx.proto.scale_offset_record import ScaleOffsetRecord
+from amct_onnx.prototext import Block, Source, TextError, decode, message_spec, read_text
 from amct_onnx.record.build import build_record
 from amct_onnx.record.check import check_record
 from amct_onnx.record.findings import raise_errors
 from amct_onnx.record.header import RecordHeader, parse_header
 from amct_onnx.record.model import LoadedRecord
-from amct_onnx.record.prototext import Block, Source, TextError, decode, message_spec, read_text
 
 _Result = TypeVar("_Result")
 

@@ -18,10 +18,14 @@ class Problem:
 
 @dataclass(slots=True)
 class Field:
-    """Values of one field in the order of the text, and the line of the first (of the last if not repeated)."""
+    """Values of one field in the order of the text, and the line of the first (of the last if not repeated).
+
+    ``lines`` has the line of each value of a repeated field of strings, and is empty for other fields.
+    """
 
     line: int
     values: list[Any]
+    lines: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -45,6 +49,11 @@ class Block:
         """Return the values of a repeated field; empty if the text gives none."""
         found = self.fields.get(name)
         return [] if found is None else found.values
+
+    def line_of(self, name: str) -> int | None:
+        """Return the line of a field, None if the text does not give it."""
+        found = self.fields.get(name)
+        return None if found is None else found.line
 
     def all_problems(self) -> Iterator[Problem]:
         """Yield the problems of this block and of all blocks inside it."""

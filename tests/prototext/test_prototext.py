@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from amct_onnx.proto import scale_offset_record as schema
-from amct_onnx.record.prototext import Block, Kind, MessageSpec, Source, TextError, decode, message_spec, read_text
+from amct_onnx.prototext import Block, Kind, MessageSpec, Source, TextError, decode, message_spec, read_text
 
 SPEC = message_spec(schema.ScaleOffsetRecord.DESCRIPTOR)
 NAMES = [

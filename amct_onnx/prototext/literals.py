@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from amct_onnx.record.prototext.schema import FieldSpec, Kind
+from amct_onnx.prototext.schema import FieldSpec, Kind
 
 # No whole number of 64 bits has more digits.
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")

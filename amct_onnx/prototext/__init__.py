@@ -5,10 +5,10 @@ at the first fault. This reader is driven by the same descriptors, and knows not
 :class:`TextError` for what is no text format at all, and collects everything else as problems of blocks.
 """
 
-from amct_onnx.record.prototext.blocks import Block, Field, Problem
-from amct_onnx.record.prototext.reader import read_text
-from amct_onnx.record.prototext.schema import FieldSpec, Kind, MessageSpec, message_spec
-from amct_onnx.record.prototext.source import Source, TextError, decode
+from amct_onnx.prototext.blocks import Block, Field, Problem
+from amct_onnx.prototext.reader import read_text
+from amct_onnx.prototext.schema import FieldSpec, Kind, MessageSpec, message_spec
+from amct_onnx.prototext.source import Source, TextError, decode
 
 __all__ = [
     "Block",

@@ -6,10 +6,10 @@ import re
 from difflib import get_close_matches
 from typing import Any
 
-from amct_onnx.record.prototext.blocks import Block, Field, Problem
-from amct_onnx.record.prototext.literals import join_broken, scalar, unquote
-from amct_onnx.record.prototext.schema import FieldSpec, Kind, MessageSpec
-from amct_onnx.record.prototext.source import Source, TextError
+from amct_onnx.prototext.blocks import Block, Field, Problem
+from amct_onnx.prototext.literals import join_broken, scalar, unquote
+from amct_onnx.prototext.schema import FieldSpec, Kind, MessageSpec
+from amct_onnx.prototext.source import Source, TextError
 
 # White space and comments, written so that a text matches in one way only: no backtracking over long gaps.
 _GAP = r"[ \t\r\n\f\v]*(?:#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
@@ -89,15 +89,31 @@ class _Reader:
 
     def _keep(self, block: Block, field: FieldSpec, values: list[Any], start: int) -> None:
         known = block.fields.get(field.name)
+        if field.alternatives:
+            self._replace_alternatives(block, field, start)
         if known is None:
             if values:
-                block.fields[field.name] = Field(self.source.line(start), values)
+                block.fields[field.name] = known = Field(self.source.line(start), values)
         elif field.repeated:
             known.values.extend(values)
         elif values:
             line = self.source.line(start)
             block.problems.append(_doubled(field, known.line, line))
             block.fields[field.name] = Field(line, values)
+        if known is not None and field.repeated and field.kind is Kind.STRING:
+            known.lines.extend([self.source.line(start)] * len(values))
+
+    def _replace_alternatives(self, block: Block, field: FieldSpec, start: int) -> None:
+        """Drop what the block holds of the same oneof: the last counts."""
+        others = [name for name in block.fields if name in field.alternatives]
+        for name in others:
+            line = self.source.line(start)
+            message = (
+                f"{field.name} takes the place of {name} on line {block.fields[name].line}: a block holds one of them "
+                "and the last one counts; delete the other"
+            )
+            block.problems.append(Problem(line, message, warning=True))
+            del block.fields[name]
 
     def _values(self, block: Block, field: FieldSpec, start: int) -> list[Any]:
         """Read one value, or a list in brackets; a value that does not fit becomes a problem and is left out."""

@@ -43,7 +43,11 @@ _INT_BOUNDS = {
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One field: ``bounds`` are the least and greatest whole number, ``names`` maps numbers to an enum's names."""
+    """One field.
+
+    ``bounds`` are the least and greatest whole number, ``names`` maps numbers to an enum's names, ``alternatives``
+    are the other fields of its oneof.
+    """
 
     name: str
     kind: Kind
@@ -52,6 +56,7 @@ class FieldSpec:
     bounds: tuple[int, int]
     names: Mapping[int, str]
     message: MessageSpec | None
+    alternatives: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,13 @@ def _field_spec(field: FieldDescriptor) -> FieldSpec:
         bounds=_INT_BOUNDS.get(field.type, (0, 0)),
         names={value.number: value.name for value in field.enum_type.values} if field.enum_type else {},
         message=message_spec(field.message_type) if field.message_type else None,
+        alternatives=_alternatives(field),
     )
+
+
+def _alternatives(field: FieldDescriptor) -> frozenset[str]:
+    oneof = field.containing_oneof
+    return frozenset(other.name for other in oneof.fields) - {field.name} if oneof else frozenset()
 
 
 def _has_label(field: FieldDescriptor, attribute: str, label: int) -> bool:

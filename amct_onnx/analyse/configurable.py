@@ -1,0 +1,81 @@
+"""Between configs and models: what a config's rules ask of a model, and what planning asks of a config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.config import (
+    ActivationOptions,
+    ConfigurableLayer,
+    LayerOptions,
+    ModelFacts,
+    QuantConfig,
+    QuantizableInputs,
+)
+from amct_onnx.graph import Model
+from amct_onnx.graph.op_table import OPS, spec_of
+from amct_onnx.passes.locate import Layer, locate_layers
+
+
+def model_facts(model: Model) -> ModelFacts:
+    """The facts about a model, named and fused."""
+    survey = locate_layers(model)
+    nodes = [node for graph in model.graphs() for node in graph.nodes]
+    return ModelFacts(
+        layers={layer.name: _configurable(layer) for layer in survey.layers},
+        refused={refusal.node: refusal.reason for refusal in survey.refusals},
+        nodes={node.name: node.op for node in nodes},
+        inputs={
+            node.name: QuantizableInputs(op_type=node.op, count=len(node.inputs))
+            for node in model.graph.nodes
+            if spec_of(node).quantizable_inputs
+        },
+        layer_types=tuple(name for name, spec in OPS.items() if spec.has_record),
+        input_types=tuple(name for name, spec in OPS.items() if spec.quantizable_inputs),
+        fusing_types=tuple(name for name, spec in OPS.items() if spec.config.fuses),
+    )
+
+
+def plan_options(config: QuantConfig, *, symmetric: bool = False) -> PlanOptions:
+    """The choices of a config for the planner; ``symmetric`` for a target that has no zero points."""
+    layers = config.enabled()
+    return PlanOptions(
+        default=_symmetric(config.default) if symmetric else config.default,
+        layers={name: _symmetric(options) if symmetric else options for name, options in layers.items()},
+        skip=tuple(name for name in config.layers if name not in layers),
+        feeds=config.batch_num,
+        tensors=config.tensors,
+        force_fp16=config.force_fp16_quant,
+    )
+
+
+def _symmetric(options: LayerOptions) -> LayerOptions:
+    activation: ActivationOptions = replace(options.activation, symmetric=True)
+    return replace(options, activation=activation)
+
+
+def _configurable(layer: Layer) -> ConfigurableLayer:
+    facts, rank = layer.spec.config, _kernel_rank(layer)
+    is_limited = rank in facts.limited
+    return ConfigurableLayer(
+        name=layer.name,
+        op_type=layer.op_type,
+        kernel_rank=rank,
+        channels_in=layer.channels_in,
+        group=int(layer.node.attrs.get("group", 1)),
+        has_weight=layer.weight is not None,
+        per_channel=layer.spec.per_channel,
+        asymmetric=not is_limited,
+        activation_bits=frozenset({8}) if is_limited else layer.spec.act_bits,
+        weight_bits=layer.spec.weight_bits,
+        learned_rounding=rank in facts.learned,
+        balance=layer.weight is not None,
+    )
+
+
+def _kernel_rank(layer: Layer) -> int | None:
+    """Spatial dimensions of the kernel; an attribute gives them where there is no weight."""
+    if not layer.spec.config.has_kernel:
+        return None
+    return len(layer.node.attrs["kernel_shape"]) if layer.weight is None else len(layer.weight.shape) - 2
