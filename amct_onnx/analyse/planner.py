@@ -8,11 +8,9 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from amct_onnx.analyse.algorithms import Bounds, choose_activation, choose_weight
+from amct_onnx.analyse.algorithms import Bounds, choose_activation
 from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
-from amct_onnx.analyse.algorithms.weight import arq, fit_bias
 from amct_onnx.analyse.engine import Calibration, calibrate
 from amct_onnx.analyse.obstacles import (
     Obstacle,
@@ -24,12 +22,11 @@ from amct_onnx.analyse.obstacles import (
 )
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.walk import Progress, check_enough
-from amct_onnx.config import ActivationOptions, WeightOptions
+from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
+from amct_onnx.config import ActivationOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
-from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.op_table import resolve_constant
-from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, Survey, locate_layers
@@ -160,8 +157,7 @@ class _Chooser:
         self._wanted = {
             self._source[layer.activation.name]: options.of(layer.name).activation for layer in reversed(self._layers)
         }
-        # Unrolled recurrent layers read one weight many times; its search is done once.
-        self._weight_scales: dict[tuple[int, Channels | None, WeightOptions], NDArray[np.float32]] = {}
+        self._weights = WeightScales(prepared, options)
 
     def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
         entries: dict[str, LayerRecord] = {}
@@ -224,11 +220,11 @@ class _Chooser:
         options = self._options.of(layer.name)
         scale_d, offset_d = self._activation(layer.activation.name, calibration, options.activation)
         scale_d = half_precision(scale_d) if self._options.force_fp16 else scale_d
-        weight, bias = self._undivided(layer)
+        weight, bias = self._weights.constants(layer)
         obstacle = scale_obstacle(scale_d, seen) or weight_obstacle(weight, bias)
         if obstacle is not None:
             return obstacle
-        scale_w = self._weight_scale(layer, weight, bias, scale_d, options.weight)
+        scale_w = fit_scales(layer, weight, bias, self._weights.choose(layer, weight), scale_d)
         return accumulator_obstacle(scale_w, scale_d) or LayerRecord(
             scale_d=scale_d,
             offset_d=offset_d,
@@ -238,17 +234,6 @@ class _Chooser:
             act_type=f"INT{options.activation.bits}",
             wts_type=None if layer.weight is None else f"INT{options.weight.bits}",
         )
-
-    def _undivided(self, layer: Layer) -> tuple[Array | None, Array | None]:
-        """Weight and bias as they are without what a balanced layer behind has put into them."""
-        weight = None if layer.weight is None else constant_array(layer.weight)
-        bias = None if layer.bias is None else constant_array(layer.bias)
-        factors = self._prepared.folded.get(layer.name)
-        if factors is None or weight is None:
-            return weight, bias
-        channels = layer.out_channels
-        whole = (weight.reshape(channels.view) * channels.spread(factors)).reshape(weight.shape)
-        return np.asarray(whole, np.float32), None if bias is None else np.asarray(bias * factors, np.float32)
 
     def _activation(
         self, name: str, calibration: Calibration, wanted: ActivationOptions | None = None
@@ -281,28 +266,6 @@ class _Chooser:
         if fidelity >= MINIMUM_PAIR_DB:
             return None
         return f"8 bits represent its values too badly (signal-to-noise ratio {fidelity:.0f} dB); it stays float in QDQ"
-
-    def _weight_scale(
-        self, layer: Layer, weight: Array | None, bias: Array | None, data_scale: float, options: WeightOptions
-    ) -> NDArray[np.float32]:
-        """Weight scales [1] or [channels_out], high enough for the bias."""
-        if weight is None:
-            return np.ones(1, np.float32)
-        per_channel = options.per_channel
-        if per_channel is None:
-            per_channel = layer.spec.per_channel or self._options.gemm_per_channel
-        channels = layer.out_channels
-        key = (id(layer.weight), channels if per_channel else None, options)
-        rows = channels.rows(weight) if per_channel else weight.reshape(1, -1)
-        if key not in self._weight_scales:
-            # In half the range nothing may be cut off: the record says int8, and a rewrite would not cut at 7 bits.
-            reduced = self._options.reduce_range and options.bits == 8
-            self._weight_scales[key] = arq(rows, 0, bits=7) if reduced else choose_weight(options, rows, 0)
-        scale = self._weight_scales[key]
-        is_empty = ~np.any(rows, axis=1)
-        # A channel that training left all but dead must not take scale_w * scale_d out of float32's normal range.
-        least = np.nextafter(np.float32(np.finfo(np.float32).tiny / min(data_scale, 1.0)), np.float32(np.inf))
-        return np.asarray(np.maximum(fit_bias(scale, bias, data_scale, is_empty), least), np.float32)
 
     def _constant(self, name: str) -> tuple[float, int] | None:
         """A constant operand is covered completely, or not at all when it holds infinite values."""

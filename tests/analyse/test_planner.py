@@ -49,7 +49,7 @@ def test_sound_tensors_carry_pairs():
 
 
 def test_shared_weight_is_searched_once(monkeypatch):
-    from amct_onnx.analyse import planner
+    from amct_onnx.analyse import weight_scales
 
     searched = []
 
@@ -57,7 +57,7 @@ def test_shared_weight_is_searched_once(monkeypatch):
         searched.append(weight.shape)
         return choose_weight(options, weight, axis)
 
-    monkeypatch.setattr(planner, "choose_weight", counting)
+    monkeypatch.setattr(weight_scales, "choose_weight", counting)
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((3, 3)).astype(np.float32)}
     model = parse("a = Gemm<transB = 1>(x, w) r = Relu(a) y = Gemm<transB = 1>(r, w)", weights=weights)
