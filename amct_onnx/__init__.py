@@ -1,5 +1,7 @@
 """amct_onnx: quantize and prune ONNX models after export."""
 
+from typing import TYPE_CHECKING
+
 from amct_onnx.api import (
     Calibration,
     CompressionResult,
@@ -12,6 +14,13 @@ from amct_onnx.api import (
     quantize,
     resolve_config,
     save_calibration,
+)
+from amct_onnx.api.drop_in import (
+    amct_session_options,
+    create_quant_config,
+    quantize_model,
+    quantize_preprocess,
+    save_model,
 )
 from amct_onnx.config import ActivationAlgorithm, QuantConfig, WeightAlgorithm
 from amct_onnx.errors import (
@@ -27,6 +36,19 @@ from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.rewrite import OutputForm
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from onnxruntime import SessionOptions
+
+    AMCT_SO: SessionOptions
+
+
+def __getattr__(name: str) -> object:
+    """``AMCT_SO`` is made when it is first asked for, since only then is onnxruntime-extensions needed."""
+    if name == "AMCT_SO":
+        return amct_session_options()
+    raise AttributeError(f"module 'amct_onnx' has no attribute '{name}'")
+
 
 __all__ = [
     "ActivationAlgorithm",
@@ -46,10 +68,14 @@ __all__ = [
     "UsageError",
     "WeightAlgorithm",
     "apply",
+    "create_quant_config",
     "inspect",
     "load_calibration",
     "merge_calibrations",
     "quantize",
+    "quantize_model",
+    "quantize_preprocess",
     "resolve_config",
     "save_calibration",
+    "save_model",
 ]

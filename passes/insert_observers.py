@@ -27,10 +27,11 @@ _NOT_CASTABLE = frozenset({TensorProto.UNDEFINED, TensorProto.STRING, TensorProt
 
 @dataclass(frozen=True)
 class Observation:
-    """What to show of one layer's data input.
+    """What to show of a tensor.
 
     Attributes:
-        node: the layer.
+        node: the layer that reads it, or something computed from it; the observer stands before this node.
+        tensor: the tensor.
         key: what the recorder calls it.
         factor: what to multiply the values with first, in a shape that broadcasts; None for nothing.
         channels: number of channels whose extremes are wanted; 0 when it is the distribution of all values.
@@ -38,6 +39,7 @@ class Observation:
     """
 
     node: Node
+    tensor: Tensor
     key: str
     factor: Array | None = None
     channels: int = 0
@@ -87,7 +89,7 @@ class InsertObservers:
 
     def _observers(self, model: Model, observation: Observation) -> list[Node]:
         """The nodes beside one layer, Observe last."""
-        name, tensor = f"{observation.key}.observe", observation.node.inputs[0]
+        name, tensor = f"{observation.key}.observe", observation.tensor
         nodes: list[Node] = []
         if tensor.dtype is None or np.dtype(tensor.dtype) != np.float32:
             nodes.append(self._cast(model, name, tensor))

@@ -24,14 +24,14 @@ class ChannelMaxima:
     """Largest absolute value of each channel, over all runs; what is not finite is left out."""
 
     def __init__(self, channels: int, axis: int) -> None:
-        self._axis = axis
+        self.axis = axis
         self.maxima: NDArray[np.float32] = np.zeros(channels, np.float32)
 
     def update(self, array: Array) -> None:
         """Take in one tensor; one of another number of channels tells nothing."""
-        if not array.size or array.ndim < 2 or array.shape[self._axis] != self.maxima.size:
+        if not array.size or array.ndim < 2 or array.shape[self.axis] != self.maxima.size:
             return
-        axis = self._axis % array.ndim
+        axis = self.axis % array.ndim
         others = tuple(index for index in range(array.ndim) if index != axis)
         high, low = array.max(axis=others), array.min(axis=others)
         largest = np.maximum(high, -low)

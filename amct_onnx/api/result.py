@@ -141,7 +141,14 @@ class CompressionResult:
             raise UsageError(f"the result holds no '{wanted}' model, only {', '.join(built)}; name it in formats")
         return built[wanted].to_proto()
 
-    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> SavedFiles:
+    def save(
+        self,
+        prefix: str | Path,
+        *,
+        protect: Iterable[Path] = (),
+        keep: Collection[Path] = (),
+        with_plan: bool = True,
+    ) -> SavedFiles:
         """Write every model, the plan and the fusion map as ``PREFIX_...``: all of them, or nothing.
 
         Args:
@@ -149,6 +156,7 @@ class CompressionResult:
             protect: further files that must not be overwritten.
             keep: files of the plan that this result was made from; where they bear the names of the results they
                 are left as they are, comments included.
+            with_plan: write record and tensors file, too.
 
         Returns:
             Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``) -> path; external weight
@@ -158,6 +166,7 @@ class CompressionResult:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
         paths = output_paths(prefix, self.models)
+        paths = {kind: path for kind, path in paths.items() if with_plan or not _is_plan(kind)}
         kept = {path.resolve() for path in keep}
         written = {kind: path for kind, path in paths.items() if not (_is_plan(kind) and path.resolve() in kept)}
         check_outputs(written, [*protect, *keep, *self.source])

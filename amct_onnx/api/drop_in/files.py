@@ -1,0 +1,35 @@
+"""Arguments and files of AMCT's functions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from amct_onnx.api.saving import check_outputs
+from amct_onnx.errors import UsageError
+from amct_onnx.graph.files import replacing
+
+
+def write_text(path: str, text: str) -> None:
+    with replacing(Path(path)) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def announce(log: logging.Logger, outputs: Iterable[str], inputs: Collection[Path]) -> None:
+    """Refuse outputs that would destroy an input; name the files that are about to be replaced."""
+    paths = {str(index): Path(path) for index, path in enumerate(outputs)}
+    check_outputs(paths, inputs)
+    for path in paths.values():
+        if path.exists():
+            log.warning("%s is replaced", path)
+
+
+def check_paths(function: str, **arguments: object) -> None:
+    for name, value in arguments.items():
+        if not isinstance(value, str | Path):
+            raise UsageError(f"{function}: {name} is {value!r}, but it is the path of a file; correct it")
+
+
+def absolute(path: str) -> str:
+    return str(Path(path).resolve())

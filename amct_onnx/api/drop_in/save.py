@@ -1,0 +1,125 @@
+"""``save_model``: from a filled record to models."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from amct_onnx.analyse.calibration_model import without_observers
+from amct_onnx.analyse.obstacles import accumulator_obstacle
+from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
+from amct_onnx.api.amct_log import amct_log
+from amct_onnx.api.assemble import assemble
+from amct_onnx.api.drop_in.files import check_paths
+from amct_onnx.api.source import blaming_illegal_models, load_source, source_files
+from amct_onnx.errors import RecordError
+from amct_onnx.passes.base import Refusal
+from amct_onnx.passes.insert_qdq import QdqTarget
+from amct_onnx.passes.locate import locate_layers
+from amct_onnx.record import LoadedRecord, Record, load_record, save_record
+from amct_onnx.rewrite import OutputForm, Prepared
+from amct_onnx.rewrite.quants import prepare_for
+
+
+def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> None:
+    """Write the deploy and the fake-quant model, and the fusion map, once the calibration runs are done.
+
+    Args:
+        modified_onnx_file: what :func:`quantize_model` wrote.
+        record_file: its record, filled by the runs.
+        save_path: folder and beginning of the names of ``_deploy_model.onnx``, ``_fake_quant_model.onnx`` and
+            ``_quant.json``.
+
+    Raises:
+        RecordError: the record lacks scales, or belongs to another model.
+        AmctError: see :mod:`amct_onnx.errors`.
+    """
+    with amct_log("save_model") as log:
+        check_paths("save_model", record_file=record_file, save_path=save_path)
+        proto, base_dir = load_source(modified_onnx_file)
+        files = source_files(modified_onnx_file, proto, base_dir)
+        proto, mark = without_observers(proto, modified_onnx_file)
+        loaded = load_record(record_file)
+        header = loaded.record.header
+        if header is not None and header.source_sha256 not in (None, mark.source_sha256):
+            raise RecordError(
+                f"{record_file}: it was made for another model than {modified_onnx_file}; give the two files that one "
+                "call of quantize_model wrote"
+            )
+        complete, missing = _complete(loaded, record_file)
+        for refusal in missing:
+            log.warning("layer '%s' stays float: %s", refusal.node, refusal.reason)
+        with blaming_illegal_models(proto, base_dir):
+            prepared = prepare_for(complete, proto, base_dir)
+            complete = _fitted(prepared, complete, record_file)
+            result = assemble(
+                prepared,
+                complete,
+                Record(header=header),
+                [OutputForm.ASCEND, OutputForm.FAKE_QUANT],
+                QdqTarget.ONNXRUNTIME,
+                refusals=(*missing, *locate_layers(prepared.model).refusals),
+                feeds=header.runs[0] if header and header.runs else 0,
+            )
+        saved = result.save(save_path, protect=[*files, Path(record_file)], with_plan=False)
+        for note in result.report.notes:
+            log.warning("%s", note)
+        for kind, path in saved.items():
+            log.info("[Utils]: The model file is saved in %s", path) if kind != "quant_json" else None
+
+
+def _complete(loaded: LoadedRecord, path: str) -> tuple[Record, list[Refusal]]:
+    """The record without the layers whose activation scale never came, and why.
+
+    Raises:
+        RecordError: no layer has one.
+    """
+    record, header = loaded.record, loaded.record.header
+    done = f"{header.runs[0]} of {header.runs[1]} runs done" if header and header.runs else "no run counted"
+    faults = "; ".join(header.faults) if header else ""
+    incomplete = {name: entry for name, entry in record.layers.items() if entry.scale_w and (entry.scale_d is None)}
+    if any(entry.scale_w for entry in record.layers.values()) and len(incomplete) == sum(
+        bool(entry.scale_w) for entry in record.layers.values()
+    ):
+        names = ", ".join(f"'{name}'" for name in list(incomplete)[:3])
+        raise RecordError(
+            f"{path}: no layer has scale_d, first {names} ({done}{'; ' + faults if faults else ''}); run the modified "
+            "model under amct_onnx.AMCT_SO first, batch_num times"
+        )
+    if header and header.runs and header.runs[0] < header.runs[1]:
+        logging.getLogger("amct_onnx").warning("%s: only %s; the scales rest on fewer data than asked for", path, done)
+    layers = {
+        name: replace(entry, scale_w=(), offset_w=(), wts_type=None, act_type=None) if name in incomplete else entry
+        for name, entry in record.layers.items()
+    }
+    reason = f"no data reached it ({done}{'; ' + faults if faults else ''})"
+    return replace(record, layers=layers), [Refusal(name, "layer", reason) for name in incomplete]
+
+
+def _fitted(prepared: Prepared, record: Record, path: str) -> Record:
+    """The record with weight scales high enough for the biases; written back where that changed anything."""
+    weights = WeightScales(prepared, PlanOptions())
+    layers = dict(record.layers)
+    for layer in locate_layers(prepared.model).layers:
+        entry = layers.get(layer.name)
+        if entry is None or entry.scale_d is None or not entry.scale_w:
+            continue
+        weight, bias = weights.constants(layer)
+        scale = np.asarray(entry.scale_w, np.float32)
+        if scale.size in (1, layer.channels_out):
+            fitted = fit_scales(layer, weight, bias, scale, entry.scale_d)
+            if accumulator_obstacle(fitted, entry.scale_d) is None:
+                layers[layer.name] = replace(entry, scale_w=tuple(fitted.tolist()))
+    changed = [name for name, entry in layers.items() if entry != record.layers[name]]
+    if changed:
+        logging.getLogger("amct_onnx").info(
+            "%s: scale_w of %d layers, first '%s', is raised until the int32 bias fits", path, len(changed), changed[0]
+        )
+        stored = dict(load_record(path).record.layers)
+        stored.update({name: layers[name] for name in changed})
+        save_record(replace(load_record(path).record, layers=stored), path)
+    return replace(record, layers=layers)

@@ -1,0 +1,22 @@
+"""The recorders of this process, and the session options whose observers tell them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from amct_onnx.analyse.recorder import Recorders
+
+RECORDERS = Recorders()
+
+
+@cache
+def amct_session_options() -> Any:
+    """``amct_onnx.AMCT_SO``: session options under which a calibration model runs.
+
+    Raises:
+        UsageError: onnxruntime-extensions is not installed.
+    """
+    from amct_onnx.runtime.observers import session_options
+
+    return session_options(RECORDERS)
