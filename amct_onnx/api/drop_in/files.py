@@ -12,6 +12,7 @@ from amct_onnx.graph.files import replacing
 
 
 def write_text(path: str, text: str) -> None:
+    """Write a text in one step, with a line end behind it."""
     with replacing(Path(path)) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
@@ -26,10 +27,12 @@ def announce(log: logging.Logger, outputs: Iterable[str], inputs: Collection[Pat
 
 
 def check_paths(function: str, **arguments: object) -> None:
+    """Refuse what is no path, naming function and argument."""
     for name, value in arguments.items():
         if not isinstance(value, str | Path):
             raise UsageError(f"{function}: {name} is {value!r}, but it is the path of a file; correct it")
 
 
 def absolute(path: str) -> str:
+    """The path as other processes, in other folders, find it."""
     return str(Path(path).resolve())
