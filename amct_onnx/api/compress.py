@@ -11,7 +11,7 @@ from typing import Any
 from amct_onnx.analyse.algorithms import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.analyse.engine import Calibration, Progress
 from amct_onnx.analyse.options import PlanOptions
-from amct_onnx.analyse.planner import make_plan
+from amct_onnx.analyse.planner import check_names, make_plan
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.result import CompressionResult
@@ -34,6 +34,8 @@ def quantize(
     act: ActivationAlgorithm | str = ActivationAlgorithm.MSE,
     weights: WeightAlgorithm | str = WeightAlgorithm.MSE,
     skip: Collection[str] = (),
+    skip_fusion: Collection[str] = (),
+    do_fusion: bool = True,
     symmetric: bool = False,
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
     gemm_per_channel: bool | None = None,
@@ -52,6 +54,9 @@ def quantize(
         act: how activation ranges are chosen: ``mse``, ``minmax``, ``ifmr`` or ``percentile``.
         weights: how weight scales are chosen: ``mse``, or ``arq`` (AMCT's symmetric min-max).
         skip: names of layers to leave float.
+        skip_fusion: names of layers that take no other node in, and of nodes that are taken into none; the plan says so
+            as well.
+        do_fusion: False leaves every node by itself.
         symmetric: quantize activations without zero point (implied by the TensorRT target).
         qdq_target: ``onnxruntime`` or ``tensorrt``.
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
@@ -79,7 +84,9 @@ def quantize(
     )
     proto, base_dir = load_source(model)
     with blaming_illegal_models(proto, base_dir):
-        prepared = prepare(proto, base_dir)
+        names = (skip_fusion,) if isinstance(skip_fusion, str) else tuple(skip_fusion)
+        prepared = prepare(proto, base_dir, skip_fusion=names, do_fusion=do_fusion)
+        check_names(prepared.model, names, "node to keep from fusing")
         plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
         result = assemble(
             prepared, plan.record, plan.tensors, forms, target, refusals=plan.refusals, feeds=plan.calibration.feeds
