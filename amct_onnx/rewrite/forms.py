@@ -15,6 +15,7 @@ from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeigh
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerDequants, LowerQuants
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
+from amct_onnx.passes.relax_clips import RelaxClips
 from amct_onnx.rewrite.prepare import Prepared
 
 _LOWERING: tuple[Pass, ...] = (LowerQuants(), LowerDequants())
@@ -132,6 +133,7 @@ def _pipeline(
         QuantizeBiases(layers, quants),
         InsertDequant(layers, quants),
         MergeQuants(),
+        RelaxClips(),
         DropDeadConstants(),
     ]
     if form is OutputForm.ASCEND:
