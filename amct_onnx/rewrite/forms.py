@@ -12,6 +12,7 @@ from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuants, QuantizeBiases, QuantizeWeights
 from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
+from amct_onnx.passes.join_pairs import JoinScaledPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerDequants, LowerQuants
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
@@ -121,10 +122,13 @@ def _pipeline(
 ) -> list[Pass]:
     if form is OutputForm.QDQ:
         inputs = {layer.activation.name: quants[layer.name].data for layer in layers}
+        # TensorRT wants both halves of a pair to have one scale.
+        joining: list[Pass] = [JoinScaledPairs()] if target is QdqTarget.ONNXRUNTIME else []
         return [
             QdqWeights(layers, quants),
             QdqBiases(layers, quants, target),
             QdqPairs({**pairs, **inputs}, layers, target),
+            *joining,
             DropDeadConstants(),
         ]
     ascend: list[Pass] = [
