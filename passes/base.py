@@ -14,6 +14,8 @@ from typing import Protocol
 from amct_onnx.graph.model import Model
 from amct_onnx.graph.parts import collection_paused
 
+SKIPPED = "skipped on request"
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -33,11 +35,13 @@ class PassResult:
         changed: names of the nodes it changed, in graph order.
         refusals: nodes that it was meant for but had to leave.
         merged: name of a node that took others in -> names of all it now stands for, itself first.
+        withheld: names of nodes that would have taken others in, had they not been skipped.
     """
 
     changed: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
@@ -96,15 +96,16 @@ def make_plan(
         )
         calibration = replace(found, source_sha256=sha256)
     plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
-    return replace(plan, record=_with_unfused(plan.record, prepared.skip_fusion))
+    return replace(plan, record=_with_skips(plan.record, prepared.skip_fusion))
 
 
-def _with_unfused(record: Record, names: Iterable[str]) -> Record:
-    """Let the record say which layers keep the BatchNormalization behind them, quantized or not."""
-    layers = dict(record.layers)
-    for name in sorted(names):
-        layers[name] = replace(layers.get(name, LayerRecord()), skip_fusion=True)
-    return replace(record, layers=layers)
+def _with_skips(record: Record, names: Collection[str]) -> Record:
+    """The record with ``skip_fusion`` on these nodes, so that it is applied to the graph that it was made for.
+
+    A node that stays float gets an entry that says nothing else.
+    """
+    skips = {name: replace(record.layers.get(name, LayerRecord()), skip_fusion=True) for name in sorted(names)}
+    return replace(record, layers={**record.layers, **skips})
 
 
 def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *, keep_values: bool) -> None:
@@ -120,13 +121,22 @@ def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *,
         raise DataError("the statistics hold extremes only, enough for minmax; calibrate again for another method")
 
 
-def _survey(model: Model, options: PlanOptions) -> Survey:
+def check_names(model: Model, given: Iterable[str], what: str) -> None:
+    """Whether the model has nodes of the names that a user gave.
+
+    Raises:
+        UsageError: it has not; `what` says what the name was given as.
+    """
     names = {node.name for graph in model.graphs() for node in graph.nodes}
-    for name in options.skip:
+    for name in given:
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0.4)
             hint = f"did you mean '{near[0]}'? " if near else ""
-            raise UsageError(f"layer to skip '{name}' is not in the model; {hint}`amct_onnx inspect` shows the names")
+            raise UsageError(f"{what} '{name}' is not in the model; {hint}`amct_onnx inspect` shows the names")
+
+
+def _survey(model: Model, options: PlanOptions) -> Survey:
+    check_names(model, options.skip, "layer to skip")
     survey = locate_layers(model, options.skip)
     if not survey.layers:
         raise _nothing_left(survey.refusals)

@@ -14,7 +14,7 @@ from amct_onnx.analyse.balance import choose_balance
 from amct_onnx.analyse.configurable import plan_options
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.options import PlanOptions
-from amct_onnx.analyse.planner import make_plan
+from amct_onnx.analyse.planner import check_names, make_plan
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
@@ -42,6 +42,8 @@ def quantize(
     act: ActivationAlgorithm | str | None = None,
     weights: WeightAlgorithm | str | None = None,
     skip: Collection[str] = (),
+    skip_fusion: Collection[str] = (),
+    do_fusion: bool = True,
     symmetric: bool = False,
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
     gemm_per_channel: bool | None = None,
@@ -59,11 +61,14 @@ def quantize(
             CalibrationDataReader. Or the :class:`Calibration` of an earlier result or file, which needs no data.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         config: path of an AMCT config (simple .cfg or JSON), or one resolved for this model by
-            :func:`resolve_config`; takes the place of ``act``, ``weights``, ``skip``, ``symmetric``,
-            ``gemm_per_channel`` and ``dmq``. Of the data its ``batch_num`` feeds are used.
+            :func:`resolve_config`; takes the place of ``act``, ``weights``, ``skip``, ``skip_fusion``, ``do_fusion``,
+            ``symmetric``, ``gemm_per_channel`` and ``dmq``. Of the data its ``batch_num`` feeds are used.
         act: how activation ranges are chosen: ``mse`` (the default), ``minmax``, ``ifmr``, ``hfmg`` or ``percentile``.
         weights: how weight scales are chosen: ``mse`` (the default), or ``arq`` (AMCT's symmetric min-max).
         skip: names of layers to leave float.
+        skip_fusion: names of layers that take no other node in, and of nodes that are taken into none; the plan says so
+            as well.
+        do_fusion: False leaves every node by itself.
         symmetric: quantize activations without zero point (implied by the TensorRT target).
         qdq_target: ``onnxruntime`` or ``tensorrt``.
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
@@ -88,6 +93,8 @@ def quantize(
         symmetric=symmetric,
         gemm_per_channel=gemm_per_channel,
         dmq=_strength(dmq),
+        skip_fusion=(skip_fusion,) if isinstance(skip_fusion, str) else tuple(skip_fusion),
+        do_fusion=do_fusion,
     )
     if config is not None:
         refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
@@ -96,8 +103,7 @@ def quantize(
         prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
         options = replace(options, reduce_range=reduce_range, qdq_tensors=OutputForm.QDQ in forms)
         factors = choose_balance(prepared, options, data, progress=progress)
-        if factors:
-            prepared = prepare(proto, base_dir, skip_fusion=prepared.skip_fusion, balance=factors)
+        prepared = prepared.balanced(factors)
         plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
         result = assemble(
             prepared,
@@ -131,10 +137,13 @@ class _Choices:
     symmetric: bool
     gemm_per_channel: bool | None
     dmq: float | None
+    skip_fusion: tuple[str, ...]
+    do_fusion: bool
 
     def flags(self) -> dict[str, object]:
-        """Those without a default that says something."""
-        return {name: getattr(self, name) for name in ("skip", "symmetric", "gemm_per_channel", "dmq")}
+        """Those that a config decides, and whether they were given."""
+        names = ("skip", "symmetric", "gemm_per_channel", "dmq", "skip_fusion")
+        return {**{name: getattr(self, name) for name in names}, "do_fusion": not self.do_fusion}
 
 
 def _planning(
@@ -161,7 +170,9 @@ def _planning(
         skip=choices.skip,
         gemm_per_channel=OutputForm.ASCEND not in forms if wanted is None else wanted,
     )
-    return prepare(proto, base_dir), options, ()
+    prepared = prepare(proto, base_dir, skip_fusion=choices.skip_fusion, do_fusion=choices.do_fusion)
+    check_names(prepared.model, choices.skip_fusion, "node to keep from fusing")
+    return prepared, options, ()
 
 
 def apply(

@@ -47,22 +47,15 @@ def resolve_config(model: Source, config: ConfigSource) -> QuantConfig:
 def configure(proto: ModelProto, base_dir: Path | None, config: ConfigSource) -> Configured:
     """Make a model ready as a config says and resolve the config for it; see :func:`resolve_config`."""
     if isinstance(config, QuantConfig):
-        prepared = _prepare(proto, base_dir, do_fusion=config.do_fusion, skip=config.skip_fusion_layers)
+        prepared = prepare(proto, base_dir, do_fusion=config.do_fusion, skip_fusion=config.skip_fusion_layers)
         facts = model_facts(prepared.model)
         _check_resolved(config, facts)
         return Configured(prepared, facts, config)
     request = config if isinstance(config, Request) else load_request(config)
     names = tuple(named.name for named in request.skip_fusion_layers)
-    prepared = _prepare(proto, base_dir, do_fusion=request.value("do_fusion", True), skip=names)
+    prepared = prepare(proto, base_dir, do_fusion=request.value("do_fusion", True), skip_fusion=names)
     facts = model_facts(prepared.model)
     return Configured(prepared, facts, resolve(request, facts))
-
-
-def _prepare(proto: ModelProto, base_dir: Path | None, *, do_fusion: bool, skip: tuple[str, ...]) -> Prepared:
-    prepared = prepare(proto, base_dir, skip_fusion=skip)
-    if do_fusion or not prepared.fused:
-        return prepared
-    return prepare(proto, base_dir, skip_fusion={*skip, *prepared.fused})
 
 
 def _check_resolved(config: QuantConfig, facts: ModelFacts) -> None:

@@ -54,9 +54,8 @@ class BuiltModel:
 
     @property
     def has_external_source(self) -> bool:
-        """Whether any weight still comes from an external file."""
-        stored = (constant._values for constant in self.values.values())
-        is_external = any(isinstance(values, StoredValues) and values.is_external for values in stored)
+        """Whether the source kept weights in external files; what is made of it does so as well."""
+        is_external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in self.source.graph.initializer)
         return is_external or any(True for _ in self.external_nested(self.skeleton))
 
     def external_nested(self, proto: ModelProto) -> Iterator[tuple[TensorProto, StoredValues]]:

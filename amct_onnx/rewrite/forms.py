@@ -12,11 +12,13 @@ from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuants, QuantizeBiases, QuantizeWeights
 from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
+from amct_onnx.passes.join_pairs import JoinScaledPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerDequants, LowerQuants
 from amct_onnx.passes.pack_int4 import PackInt4Weights
 from amct_onnx.passes.qdq_placement import runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
+from amct_onnx.passes.relax_clips import RelaxClips
 from amct_onnx.rewrite.prepare import Prepared
 
 _LOWERING: tuple[Pass, ...] = (LowerQuants(), LowerDequants())
@@ -123,10 +125,13 @@ def _pipeline(
     if form is OutputForm.QDQ:
         layers = [layer for layer in layers if runs_on_integers(layer, quants[layer.name].data.bits)]
         inputs = {layer.activation.name: quants[layer.name].data for layer in layers}
+        # TensorRT wants both halves of a pair to have one scale.
+        joining: list[Pass] = [JoinScaledPairs()] if target is QdqTarget.ONNXRUNTIME else []
         return [
             QdqWeights(layers, quants),
             QdqBiases(layers, quants, target),
             QdqPairs({**pairs, **inputs}, layers, target),
+            *joining,
             DropDeadConstants(),
         ]
     if form is OutputForm.ASCEND:
@@ -142,5 +147,6 @@ def _deploy(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[P
         QuantizeBiases(layers, quants),
         InsertDequant(layers, quants),
         MergeQuants(),
+        RelaxClips(),
         DropDeadConstants(),
     ]

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnx import ModelProto
 
+from amct_onnx.errors import ModelError
 from amct_onnx.graph import Model, import_model, name_nodes
 from amct_onnx.graph.op_table import spread_types
 from amct_onnx.graph.opset import raise_opset
+from amct_onnx.passes.affine import BROADCAST_OPSET
 from amct_onnx.passes.balance import BalanceLayers, Divided, Factors
-from amct_onnx.passes.base import PassTiming, Refusal, run_pipeline
-from amct_onnx.passes.fuse_conv_bn import FuseConvBn
+from amct_onnx.passes.base import Pass, PassResult, PassTiming, Refusal, run_pipeline
+from amct_onnx.passes.fold_transpose import FoldTranspose
+from amct_onnx.passes.fuse_affine import FuseAffine
+from amct_onnx.passes.fuse_affine_before import FuseAffineBefore
+from amct_onnx.passes.merge_affine import MergeAffine
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A named and fused model.
+    """A named, fused and balanced model.
 
     Attributes:
         model: the graph to work on; take a copy before changing it.
         fused: layer name -> names of all source nodes it now stands for.
         refusals: fusions that could not be done.
         timings: seconds of each pass.
-        skip_fusion: convolutions whose BatchNormalization stayed.
+        skip_fusion: nodes that were kept from fusing. With these names alone a later call leaves the same graph, so a
+            plan has to say them.
+        rules: which fusions were tried.
         balance: balance factors that were applied, layer name -> float32 [channels_in].
         divided: tensors that hold another's values divided by such factors.
         folded: layers whose results are divided -> by what, float32 [channels_out]; scales in a record are those of
@@ -39,10 +46,29 @@ class Prepared:
     refusals: tuple[Refusal, ...]
     timings: tuple[PassTiming, ...]
     skip_fusion: frozenset[str]
+    rules: FusionRules
     balance: Mapping[str, Factors] = field(default_factory=dict)
     divided: Mapping[str, Divided] = field(default_factory=dict)
     folded: Mapping[str, Factors] = field(default_factory=dict)
     multiplied: frozenset[str] = frozenset()
+
+    def balanced(self, factors: Mapping[str, Factors]) -> Prepared:
+        """The same model, not balanced before, with balance factors applied: layer name -> float32 [channels_in]."""
+        if not factors:
+            return self
+        begin = time.perf_counter()
+        model = self.model.copy()
+        result = BalanceLayers(factors).run(model)
+        timing = PassTiming("BalanceLayers", time.perf_counter() - begin, len(result.changed))
+        return replace(
+            self,
+            model=model,
+            timings=(*self.timings, timing),
+            balance=factors,
+            divided=result.divided,
+            folded=result.folded,
+            multiplied=result.multiplied,
+        )
 
     def at_opset(self, minimum: int) -> Prepared:
         """The same model with the default operator set raised to `minimum` where it is older.
@@ -53,7 +79,57 @@ class Prepared:
         raised = raise_opset(self.model.proto, minimum, self.model.base_dir)
         if raised is self.model.proto:
             return self
-        return prepare(raised, self.model.base_dir, skip_fusion=self.skip_fusion, balance=self.balance)
+        again = self._fused_again(raised, self.skip_fusion)
+        more = {name for name in self._differing(again) if name not in self.fused}
+        if more:
+            # What the converter made of a node may fuse where the node itself did not; no scale was chosen for that.
+            again = self._fused_again(raised, self.skip_fusion | more)
+        if differing := self._differing(again):
+            raise ModelError(
+                f"operator set {minimum}, which this output form needs, changes what is folded into '{differing[0]}'; "
+                f"export the model again with opset {minimum} or later"
+            )
+        return again.balanced(self.balance)
+
+    def _fused_again(self, proto: ModelProto, skip: frozenset[str]) -> Prepared:
+        return _prepare(_imported(proto, self.model.base_dir), skip, self.rules)
+
+    def _differing(self, other: Prepared) -> list[str]:
+        """Nodes of this model that stand for other nodes there."""
+        names = [node.name for node in self.model.graph.nodes]
+        return [name for name in names if self.fused.get(name) != other.fused.get(name)]
+
+
+@dataclass(frozen=True)
+class FusionRules:
+    """Which fusions are tried.
+
+    Attributes:
+        arithmetic: whether arithmetic with constants is fused, not BatchNormalization alone.
+        documented_only: only those that AMCT documents, for records of other tools, whose scales are those of layers
+            fused like that: BatchNormalization joined with Mul or Add behind it, and then folded into a layer.
+    """
+
+    arithmetic: bool
+    documented_only: bool = False
+
+    def passes(self, skip: Container[str]) -> list[Pass]:
+        """The passes, in order."""
+        if self.documented_only:
+            return [MergeAffine(skip, self.arithmetic), FuseAffine(skip, False)]
+        return [
+            FoldTranspose(skip),
+            FuseAffine(skip, self.arithmetic),
+            FuseAffineBefore(skip, self.arithmetic),
+            MergeAffine(skip, self.arithmetic),
+        ]
+
+
+class _Everything(Container[str]):
+    """Contains every name."""
+
+    def __contains__(self, _name: object) -> bool:
+        return True
 
 
 def prepare(
@@ -61,36 +137,47 @@ def prepare(
     base_dir: Path | None,
     *,
     skip_fusion: Collection[str] = (),
-    balance: Mapping[str, Factors] | None = None,
+    do_fusion: bool = True,
+    documented_only: bool = False,
 ) -> Prepared:
-    """Import, name, spread element types, fuse and balance.
+    """Import, name, spread element types and fuse.
 
     Args:
         proto: the source model, never changed.
         base_dir: folder of its external weights.
-        skip_fusion: convolutions whose BatchNormalization stays.
-        balance: layer name -> balance factors, float32 [channels_in].
+        skip_fusion: nodes to keep from fusing: layers, or what would be folded into them.
+        do_fusion: False keeps every node from fusing.
+        documented_only: fuse what AMCT documents and nothing else; see :class:`FusionRules`.
     """
+    names = frozenset(skip_fusion)
+    model = _imported(proto, base_dir)
+    rules = FusionRules(model.opset >= BROADCAST_OPSET, documented_only)
+    if do_fusion:
+        return _prepare(model, names, rules)
+    results, timings = run_pipeline(model, rules.passes(_Everything()))
+    withheld = {name for result in results for name in result.withheld}
+    refusals = tuple(refusal for result in results for refusal in result.refusals)
+    return Prepared(model, {}, refusals, tuple(timings), names | withheld, rules)
+
+
+def _prepare(model: Model, skip: frozenset[str], rules: FusionRules) -> Prepared:
+    results, timings = run_pipeline(model, rules.passes(skip))
+    refusals = tuple(refusal for result in results for refusal in result.refusals)
+    return Prepared(model, _joined(results), refusals, tuple(timings), skip, rules)
+
+
+def _imported(proto: ModelProto, base_dir: Path | None) -> Model:
     model = import_model(proto, base_dir)
     name_nodes(model)
     spread_types(model)
-    results, timings = run_pipeline(model, [FuseConvBn(skip=frozenset(skip_fusion))])
-    fused = {name: members for result in results for name, members in result.merged.items()}
-    refusals = tuple(refusal for result in results for refusal in result.refusals)
-    prepared = Prepared(model, fused, refusals, tuple(timings), frozenset(skip_fusion))
-    return _balanced(prepared, balance) if balance else prepared
+    return model
 
 
-def _balanced(prepared: Prepared, balance: Mapping[str, Factors]) -> Prepared:
-    """Balance a model that nothing else has been done to since it was fused."""
-    begin = time.perf_counter()
-    result = BalanceLayers(balance).run(prepared.model)
-    timing = PassTiming("BalanceLayers", time.perf_counter() - begin, len(result.changed))
-    return replace(
-        prepared,
-        timings=(*prepared.timings, timing),
-        balance=balance,
-        divided=result.divided,
-        folded=result.folded,
-        multiplied=result.multiplied,
-    )
+def _joined(results: Iterable[PassResult]) -> dict[str, tuple[str, ...]]:
+    """Node -> all source nodes it stands for after every pass, itself first."""
+    fused: dict[str, tuple[str, ...]] = {}
+    for result in results:
+        for name, members in result.merged.items():
+            before = (source for member in members for source in fused.pop(member, (member,)))
+            fused[name] = tuple(dict.fromkeys((name, *before)))
+    return fused

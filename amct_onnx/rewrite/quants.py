@@ -79,10 +79,14 @@ def _weight_scale(entry: LayerRecord, folded: Factors | None) -> NDArray[np.floa
 
 
 def prepare_for(record: Record | LoadedRecord, proto: ModelProto, base_dir: Path | None) -> Prepared:
-    """The model fused and balanced as a record says; the record is not checked yet."""
-    layers = as_loaded(record).record.layers
-    skip_fusion = [name for name, entry in layers.items() if entry.skip_fusion]
-    return prepare(proto, base_dir, skip_fusion=skip_fusion, balance=_balance(record))
+    """The model fused and balanced as a record says; the record is not checked yet.
+
+    The scales in a record of another tool are those of layers that took in what AMCT documents and nothing else.
+    """
+    plain = as_loaded(record).record
+    skip_fusion = [name for name, entry in plain.layers.items() if entry.skip_fusion]
+    prepared = prepare(proto, base_dir, skip_fusion=skip_fusion, documented_only=plain.header is None)
+    return prepared.balanced(_balance(record))
 
 
 def _balance(record: Record | LoadedRecord) -> dict[str, Factors]:

@@ -109,6 +109,8 @@ def test_statistics_stand_for_their_feeds(cfg) -> None:
         ({"symmetric": True}, "symmetric"),
         ({"gemm_per_channel": True}, "gemm_per_channel"),
         ({"dmq": 0.5}, "dmq"),
+        ({"skip_fusion": ["conv"]}, "skip_fusion"),
+        ({"do_fusion": False}, "do_fusion"),
     ],
 )
 def test_arguments_that_a_config_decides(cfg, arguments, name: str) -> None:
@@ -121,9 +123,13 @@ def test_fusion_that_is_not_wanted(cfg, text: str) -> None:
     result = quantize(NET, FEEDS, config=cfg(text))
     assert result.record.layers["conv"].skip_fusion
     again = apply(NET, result.record, tensors=result.tensors)
+    # Under skip_fusion_layers the layer behind may take the BatchNormalization in.
+    stands_for = {layer.name: layer.source_nodes for layer in result.report.layers}
+    assert stands_for["conv"] == ("conv",)
     for form, model in result.models.items():
         proto = model.to_proto()
-        assert "BatchNormalization" in {node.op_type for node in proto.graph.node}
+        kept = "BatchNormalization" in {node.op_type for node in proto.graph.node}
+        assert kept == ("do_fusion" in text)
         assert again.models[form].to_proto().graph == proto.graph
 
 

@@ -91,7 +91,7 @@ def run(proto, feed: Array) -> Array:
 def test_float_results_stay_and_division_goes_where_it_can(case: str) -> None:
     nodes, operators, divided = CASES[case]
     source = parse(nodes, IMAGE, "float y", W, opset=17)
-    prepared = prepare(source, None, balance={"L": FACTORS})
+    prepared = prepare(source, None, do_fusion=False).balanced({"L": FACTORS})
     balanced = build(prepared.model).to_proto()
     if operators is not None:
         assert [node.op_type for node in balanced.graph.node] == operators
@@ -114,9 +114,9 @@ def balanced_with(proto, name: str):
 
 def test_layers_that_read_one_tensor_share_the_product() -> None:
     source = parse("[L] r = Conv(x, w) [M] s = Conv(x, w) y = Add(r, s)", IMAGE, "float y", W)
-    prepared = prepare(source, None, balance={"L": FACTORS, "M": FACTORS})
+    prepared = prepare(source, None, do_fusion=False).balanced({"L": FACTORS, "M": FACTORS})
     assert [node.op for node in prepared.model.graph.nodes] == ["Mul", "Conv", "Conv", "Add"]
-    shared = prepare(source, None, balance={"L": FACTORS})
+    shared = prepare(source, None, do_fusion=False).balanced({"L": FACTORS})
     assert [node.op for node in shared.model.graph.nodes] == ["Mul", "Conv", "Conv", "Add"]
     feed = normal(1, 4, 6, 6, seed=9)
     np.testing.assert_allclose(run(build(shared.model).to_proto(), feed), run(source, feed), rtol=2e-5, atol=2e-5)

@@ -218,7 +218,7 @@ def test_layers_left_float_read_exact_values() -> None:
 
 
 def test_sums_and_constants_between_layers() -> None:
-    weights = CONVS | {"k": normal(4, 1, 1, seed=7)}
+    weights = CONVS | {"k": normal(4, 5, 5, seed=7)}
     model = parse("[L] s = Conv(x, a)  m = Mul(s, k)  [M] y = Conv(m, b)", IMAGE, ANY, weights)
     proto = qdq(model, {"L": SIGNED, "M": SIGNED}, {"s": SIGNED, "k": TensorQuant(0.02, 5)})
     readers = {node.op_type: list(node.input) for node in proto.graph.node}

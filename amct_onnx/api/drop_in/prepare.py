@@ -26,7 +26,7 @@ from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.record import LayerRecord, Record, RecordHeader, load_record, save_record
-from amct_onnx.rewrite import Prepared, prepare
+from amct_onnx.rewrite import Prepared
 
 
 def quantize_preprocess(config_file: str, record_file: str, model_file: str, modified_onnx_file: str) -> None:
@@ -113,7 +113,7 @@ class _Work:
                 "tensor_balance_factor for it; call quantize_preprocess and run its model first"
             )
         factors = {name: np.asarray(found[name].tensor_balance_factor, np.float32) for name in wanted}
-        return prepare(self.proto, self.base_dir, skip_fusion=self.prepared.skip_fusion, balance=factors)
+        return self.prepared.balanced(factors)
 
 
 def _layers(prepared: Prepared, options: PlanOptions) -> list[Layer]:
