@@ -28,7 +28,7 @@ class FoldGemm:
     def run(self, model: Model) -> PassResult:
         """Fold the named nodes that are not in that form yet."""
         names = set(self.names)
-        nodes = [node for node in model.graph.nodes if node.op == "Gemm" and node.name in names and not _is_plain(node)]
+        nodes = [node for node in model.nodes() if node.op == "Gemm" and node.name in names and not _is_plain(node)]
         for node in nodes:
             _fold_bias(model, node)
         _fold_weights(model, nodes)

@@ -142,6 +142,7 @@ class InsertDequant:
     def run(self, model: Model) -> PassResult:
         """Insert the nodes and let every reader of the layer follow."""
         editor = Editor(model)
+        retyped: set[str] = set()
         for layer in self.layers:
             producer = layer.bias_add or layer.node
             result = producer.outputs[0]
@@ -149,7 +150,7 @@ class InsertDequant:
                 f"{layer.name}.dequant.param", pack_dequant_scale(self.quants[layer.name].accumulator_scale)
             )
             accumulator, output = _open_output(model, editor, layer.name, producer, result)
-            model.graph.retyped.update({accumulator.name, layer.node.outputs[0].name})
+            retyped |= {accumulator.name, layer.node.outputs[0].name}
             dequant = Node(
                 "AscendDequant",
                 f"{layer.name}.dequant",
@@ -158,6 +159,8 @@ class InsertDequant:
                 outputs=[output],
             )
             editor.insert_after(producer, [dequant])
+        for graph in model.graphs():
+            graph.retyped |= retyped
         editor.commit()
         return PassResult(tuple(layer.name for layer in self.layers))
 
@@ -185,21 +188,22 @@ def unpack_dequant_scale(param: NDArray[np.uint64]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class MergeQuants:
-    """AscendQuant nodes on one tensor with equal scale, offset and type become one, the first in graph order."""
+    """AscendQuant nodes of a graph or body on one tensor with equal scale, offset and type become the first one."""
 
     def run(self, model: Model) -> PassResult:
         """Merge them."""
         editor = Editor(model)
-        kept: dict[tuple[int, float, float, str], Node] = {}
         changed: list[str] = []
-        for node in model.graph.nodes:
-            if node.op != "AscendQuant":
-                continue
-            key = (id(node.inputs[0]), node.attrs["scale"], node.attrs["offset"], node.attrs["dst_type"])
-            first = kept.setdefault(key, node)
-            if first is not node:
-                editor.move_consumers(node.outputs[0], first.outputs[0])
-                editor.remove(node)
-                changed.append(node.name)
+        for graph in model.graphs():
+            kept: dict[tuple[int, float, float, str], Node] = {}
+            for node in graph.nodes:
+                if node.op != "AscendQuant":
+                    continue
+                key = (id(node.inputs[0]), node.attrs["scale"], node.attrs["offset"], node.attrs["dst_type"])
+                first = kept.setdefault(key, node)
+                if first is not node:
+                    editor.move_consumers(node.outputs[0], first.outputs[0])
+                    editor.remove(node)
+                    changed.append(node.name)
         editor.commit()
         return PassResult(tuple(changed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.model import Model
@@ -23,6 +23,7 @@ class Layer:
         weight: its weight constant, None for AveragePool.
         bias: its bias constant, None when it has none.
         bias_add: the Add behind a MatMul that adds the bias.
+        in_body: whether it lies inside a control-flow body, which runs many times or never.
     """
 
     node: Node
@@ -30,6 +31,7 @@ class Layer:
     weight: Constant | None
     bias: Constant | None
     bias_add: Node | None = None
+    in_body: bool = False
 
     @property
     def name(self) -> str:
@@ -91,6 +93,17 @@ class Survey:
     layers: tuple[Layer, ...]
     refusals: tuple[Refusal, ...]
 
+    def outside_bodies(self) -> Survey:
+        """The same with the layers inside control-flow bodies refused, for those who cannot see into bodies."""
+        inside = [Refusal(layer.name, layer.op_type, *_IN_BODY) for layer in self.layers if layer.in_body]
+        return Survey(tuple(layer for layer in self.layers if not layer.in_body), (*self.refusals, *inside))
+
+
+_IN_BODY = (
+    "it lies inside a control-flow body, where only observers see what it reads",
+    "calibrate with quantize_model, a loop of your own under amct_onnx.AMCT_SO, and save_model",
+)
+
 
 def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
     """Survey `model` in graph order.
@@ -100,12 +113,13 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
         skip: layer names to leave float.
     """
     skipped = set(skip)
-    # A body may not run at all, or many times: what lies in one gives no bias to a layer outside.
-    elsewhere = model.body_node_ids()
     outputs = model.output_ids()
     layers: list[Layer] = []
     refusals: list[Refusal] = []
     for graph in model.graphs():
+        in_body = graph is not model.graph
+        # A body may not run at all, or many times: what lies in one gives no bias to a layer outside.
+        here = {id(node) for node in graph.nodes}
         for node in graph.nodes:
             spec = spec_of(node)
             if not spec.has_record:
@@ -113,43 +127,41 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
                     rule = spec.stays_float
                     refusals.append(Refusal(node.name, node.op, rule.reason, rule.remedy))
                 continue
-            refusal = _refuse(node, spec, skipped, in_body=graph is not model.graph)
+            refusal = _refuse(node, spec, skipped)
             if refusal is None:
-                layers.append(_layer(node, spec, outputs, elsewhere))
+                layers.append(replace(_layer(node, spec, outputs, here), in_body=in_body))
             else:
                 refusals.append(refusal)
     return Survey(tuple(layers), tuple(refusals))
 
 
-def _refuse(node: Node, spec: OpSpec, skipped: set[str], *, in_body: bool) -> Refusal | None:
+def _refuse(node: Node, spec: OpSpec, skipped: set[str]) -> Refusal | None:
     if node.name in skipped:
         return Refusal(node.name, node.op, "skipped on request")
-    if in_body:
-        return Refusal(node.name, node.op, "it lies inside a control-flow body", "none yet; the body stays float")
     for rule in spec.rules:
         if rule.applies(node):
             return Refusal(node.name, node.op, rule.reason, rule.remedy)
     return None
 
 
-def _layer(node: Node, spec: OpSpec, outputs: set[int], elsewhere: set[int]) -> Layer:
+def _layer(node: Node, spec: OpSpec, outputs: set[int], here: set[int]) -> Layer:
     weight = None if spec.weight is None else resolve_constant(node.inputs[spec.weight])
     if node.op == "MatMul" and weight is not None:
-        add, bias = _matmul_bias(node, weight, outputs, elsewhere)
+        add, bias = _matmul_bias(node, weight, outputs, here)
         return Layer(node, spec, weight, bias, add)
     has_bias = spec.bias is not None and len(node.inputs) > spec.bias and not node.inputs[spec.bias].is_empty()
     return Layer(node, spec, weight, resolve_constant(node.inputs[spec.bias]) if has_bias else None)
 
 
 def _matmul_bias(
-    node: Node, weight: Constant, outputs: set[int], elsewhere: set[int]
+    node: Node, weight: Constant, outputs: set[int], here: set[int]
 ) -> tuple[Node | None, Constant | None]:
     """The Add that gives a MatMul its bias: its only reader, adding a constant per channel, in either order."""
     product = node.outputs[0]
     if len(product.outputs) != 1 or id(product) in outputs:
         return None, None
     add = product.outputs[0]
-    if id(add) in elsewhere or add.op != "Add" or add.domain not in (None, "", "ai.onnx") or len(add.inputs) != 2:
+    if id(add) not in here or add.op != "Add" or add.domain not in (None, "", "ai.onnx") or len(add.inputs) != 2:
         return None, None
     other = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
     bias = resolve_constant(other)

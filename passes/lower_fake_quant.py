@@ -27,7 +27,7 @@ class LowerQuants:
         """Replace the nodes."""
         editor = Editor(model)
         changed: list[str] = []
-        for node in model.graph.nodes:
+        for node in model.nodes():
             if node.op == "AscendQuant":
                 editor.insert_before(node, _fake_quant(model, node))
                 editor.remove(node)
@@ -78,7 +78,7 @@ class LowerDequants:
         """Replace the nodes."""
         editor = Editor(model)
         changed: list[str] = []
-        for node in model.graph.nodes:
+        for node in model.nodes():
             if node.op != "AscendDequant":
                 continue
             layer_nodes = accumulating_nodes(node)

@@ -39,8 +39,8 @@ class LowerToIntegers:
             ModelError: a layer of the deploy model is of a kind that is not simulated.
         """
         editor = Editor(model)
-        quants = {id(node.outputs[0]): node for node in model.graph.nodes if node.op == "AscendQuant"}
-        dequants = [node for node in model.graph.nodes if node.op == "AscendDequant"]
+        quants = {id(node.outputs[0]): node for node in model.nodes() if node.op == "AscendQuant"}
+        dequants = [node for node in model.nodes() if node.op == "AscendDequant"]
         inputs = QuantizedInputs(model, editor)
         for dequant in dequants:
             _Layer(model, editor, dequant, quants, inputs).lower()

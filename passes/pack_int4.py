@@ -59,7 +59,7 @@ class UnpackInt4Weights:
     def run(self, model: Model) -> PassResult:
         """Unpack the weight of every layer that the metadata names."""
         names = set(json.loads(self.packed)) if self.packed else set()
-        changed = [node for node in model.graph.nodes if node.name in names]
+        changed = [node for node in model.nodes() if node.name in names]
         unpacked: dict[int, Constant] = {}
         for node in changed:
             spec = spec_of(node)

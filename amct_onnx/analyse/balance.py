@@ -62,7 +62,7 @@ def choose_balance(
         DataError: the data does not fit the model, or can be walked only once.
     """
     groups: dict[tuple[str, float], list[Layer]] = {}
-    for layer in locate_layers(prepared.model, options.skip).layers:
+    for layer in locate_layers(prepared.model, options.skip).outside_bodies().layers:
         strength = options.of(layer.name).migration_strength
         if strength is not None and layer.weight is not None:
             groups.setdefault((layer.activation.name, strength), []).append(layer)

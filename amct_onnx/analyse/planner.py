@@ -76,7 +76,7 @@ def make_plan(
     model = prepared.model.copy()
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
-    layers = locate_layers(model, options.skip).layers
+    layers = locate_layers(model, options.skip).outside_bodies().layers
     chooser = _Chooser(replace(prepared, model=model), layers, options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):
@@ -137,7 +137,7 @@ def check_names(model: Model, given: Iterable[str], what: str) -> None:
 
 def _survey(model: Model, options: PlanOptions) -> Survey:
     check_names(model, options.skip, "layer to skip")
-    survey = locate_layers(model, options.skip)
+    survey = locate_layers(model, options.skip).outside_bodies()
     if not survey.layers:
         raise _nothing_left(survey.refusals)
     return survey

@@ -114,8 +114,8 @@ def _notes(
         ]
         if floats:
             notes.append(
-                f"{len(floats)} layers, like '{floats[0]}', stay float in the QDQ model: runtimes that read it have no "
-                "integer kernel for transposed convolutions and for 16-bit activations"
+                f"{len(floats)} layers, like '{floats[0]}', stay float in the QDQ model: transposed convolutions and "
+                "16-bit activations have no integer kernels there, and bodies of control flow are left alone"
             )
     if OutputForm.QDQ in forms and OutputForm.ASCEND in forms and not by_config:
         narrow = [

@@ -96,7 +96,7 @@ def _inspect(proto: ModelProto, base_dir: Path | None) -> Inspection:
     prepared = prepare(proto, base_dir)
     graph = prepared.model
     shapes = infer_shapes(proto, base_dir)
-    survey = locate_layers(graph)
+    survey = locate_layers(graph).outside_bodies()
     layers = {id(layer.node): layer for layer in survey.layers}
     refused = {refusal.node: refusal for refusal in survey.refusals}
     facts: list[NodeFacts] = []

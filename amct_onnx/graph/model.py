@@ -69,6 +69,11 @@ class Model:
         """The main graph and every body of a control-flow node, outer before inner, in the order of the source."""
         return _with_bodies(self.graph)
 
+    def nodes(self) -> Iterator[Node]:
+        """Every node, those of bodies included."""
+        for graph in self.graphs():
+            yield from graph.nodes
+
     def copy(self) -> Model:
         """An independent structure over the same weights; linear."""
         with collection_paused():

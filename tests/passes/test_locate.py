@@ -97,8 +97,13 @@ def test_skipped_and_in_a_body() -> None:
                    else_branch = q () => (float[a,b,d,e] u) { u = Neg(s) }>
     """
     model = imported(parse(text, IMAGE + ", bool c", ANY, {"w": normal(3, 3, 1, 1)}))
-    reasons = {refusal.node: refusal.reason for refusal in locate_layers(model, ["skipped"]).refusals}
-    assert reasons == {"skipped": "skipped on request", "inner": "it lies inside a control-flow body"}
+    found = locate_layers(model, ["skipped"])
+    assert [(layer.name, layer.in_body) for layer in found.layers] == [("inner", True)]
+    assert {refusal.node: refusal.reason for refusal in found.refusals} == {"skipped": "skipped on request"}
+    outside = found.outside_bodies()
+    assert not outside.layers
+    assert outside.refusals[-1].node == "inner"
+    assert "inside a control-flow body" in outside.refusals[-1].reason
 
 
 def only(nodes: str, *args: str, weights: dict[str, Array]) -> Layer:
