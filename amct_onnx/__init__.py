@@ -1,5 +1,7 @@
 """amct_onnx: quantize and prune ONNX models after export."""
 
+from amct_onnx.analyse.bin_feeds import BinFeeds
+from amct_onnx.analyse.image_feeds import Color, ImageFeeds, ImageOptions, Layout
 from amct_onnx.api import (
     Calibration,
     CompressionResult,
@@ -31,11 +33,16 @@ __version__ = "0.1.0"
 __all__ = [
     "ActivationAlgorithm",
     "AmctError",
+    "BinFeeds",
     "Calibration",
+    "Color",
     "CompressionResult",
     "ConfigError",
     "DataError",
+    "ImageFeeds",
+    "ImageOptions",
     "Inspection",
+    "Layout",
     "ModelError",
     "NothingToCompressError",
     "OutputForm",
