@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from amct_onnx.analyse.bin_feeds import BinFeeds
+from amct_onnx.analyse.image_feeds import Color, ImageFeeds, ImageOptions, Layout
 from amct_onnx.api import (
     Calibration,
     CompressionResult,
@@ -53,11 +55,16 @@ def __getattr__(name: str) -> object:
 __all__ = [
     "ActivationAlgorithm",
     "AmctError",
+    "BinFeeds",
     "Calibration",
+    "Color",
     "CompressionResult",
     "ConfigError",
     "DataError",
+    "ImageFeeds",
+    "ImageOptions",
     "Inspection",
+    "Layout",
     "ModelError",
     "NothingToCompressError",
     "OutputForm",

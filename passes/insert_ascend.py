@@ -20,7 +20,7 @@ from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.locate import Layer
-from amct_onnx.passes.quant_params import LayerQuant, quantize_bias, quantize_weight
+from amct_onnx.passes.quant_params import LayerQuant, TensorQuant, quantize_bias, quantize_weight
 
 GE_FLOAT32 = 0
 
@@ -36,23 +36,26 @@ class InsertQuant:
         """Insert the nodes; equal ones are merged by :class:`MergeQuants`."""
         editor = Editor(model)
         for layer in self.layers:
-            data = self.quants[layer.name].data
-            output = model.new_tensor(f"{layer.name}.quant.output0", np.dtype(f"int{data.bits}"))
-            quant = Node(
-                "AscendQuant",
-                f"{layer.name}.quant",
-                attrs={
-                    "scale": float(np.float32(1.0) / np.float32(data.scale)),
-                    "offset": float(data.offset),
-                    "dst_type": f"INT{data.bits}",
-                },
-                inputs=[layer.activation],
-                outputs=[output],
-            )
-            replace_input(layer.node, 0, output)
+            quant = quant_node(model, layer.name, layer.activation, self.quants[layer.name].data)
+            replace_input(layer.node, 0, quant.outputs[0])
             editor.insert_before(layer.node, [quant])
         editor.commit()
         return PassResult(tuple(layer.name for layer in self.layers))
+
+
+def quant_node(model: Model, stem: str, tensor: Tensor, quant: TensorQuant) -> Node:
+    """An AscendQuant ``stem.quant`` on `tensor`, not placed yet."""
+    return Node(
+        "AscendQuant",
+        f"{stem}.quant",
+        attrs={
+            "scale": float(np.float32(1.0) / np.float32(quant.scale)),
+            "offset": float(quant.offset),
+            "dst_type": f"INT{quant.bits}",
+        },
+        inputs=[tensor],
+        outputs=[model.new_tensor(f"{stem}.quant.output0", np.dtype(f"int{quant.bits}"))],
+    )
 
 
 @dataclass(frozen=True)

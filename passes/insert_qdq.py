@@ -161,7 +161,7 @@ class QdqPairs:
         elif is_public and producer is not None:
             source = model.new_tensor(f"{tensor.name}.float", np.dtype(np.float32))
             replace_output(producer, 0, source)
-        pair = self._pair(model, tensor.name, source, result, quant)
+        pair = quantize_dequantize(model, tensor.name, source, result, quant, self.target)
         if anchor is None:
             editor.insert_before(model.graph.nodes[0], pair)
         else:
@@ -177,40 +177,18 @@ class QdqPairs:
         is_within = float(np.float32(quant.low)) >= low and float(np.float32(quant.high)) <= high
         return is_within and not has_other_readers
 
-    def _pair(self, model: Model, name: str, source: Tensor, result: Tensor, quant: TensorQuant) -> list[Node]:
-        zero_point = self._zero_point(name, quant)
-        integer = model.new_tensor(f"{name}.quantized", zero_point.dtype)
-        parameters = [
-            model.add_constant(f"{name}.scale", np.array(quant.scale, np.float32)),
-            model.add_constant(f"{name}.zero_point", zero_point),
-        ]
-        return [
-            Node("QuantizeLinear", f"{name}.quantize", inputs=[source, *parameters], outputs=[integer]),
-            Node("DequantizeLinear", f"{name}.dequantize", inputs=[integer, *parameters], outputs=[result]),
-        ]
-
     def _constant(self, model: Model, editor: Editor, tensor: Tensor, quant: TensorQuant, chosen: _Readers) -> None:
         readers = chosen.integer_readers(tensor)
         if not readers:
             return
         values = constant_array(resolve_constant(tensor))
-        zero_point = self._zero_point(tensor.name, quant)
+        zero_point = _zero_point(tensor.name, quant, self.target)
         limits = np.iinfo(zero_point.dtype.name)
         integers = np.clip(np.rint(values / np.float32(quant.scale)) + int(zero_point), limits.min, limits.max)
         stored = model.add_constant(f"{tensor.name}.quantized", integers.astype(zero_point.dtype))
         node = dequantize(model, tensor.name, stored, np.array(quant.scale, np.float32), zero_point)
         editor.move_consumers(tensor, node.outputs[0], readers)
         editor.insert_before(model.graph.nodes[0], [node])
-
-    def _zero_point(self, name: str, quant: TensorQuant) -> NDArray[np.generic]:
-        if self.target is QdqTarget.TENSORRT and quant.offset:
-            raise RecordError(
-                f"tensor '{name}': TensorRT wants zero point 0, the plan says {quant.offset}; make a symmetric plan"
-            )
-        if self.target is QdqTarget.TENSORRT:
-            return np.array(quant.offset, np.int8 if quant.bits == 8 else np.int16)
-        shift = 2 ** (quant.bits - 1)
-        return np.array(quant.offset + shift, np.uint8 if quant.bits == 8 else np.uint16)
 
 
 class _Readers:
@@ -246,6 +224,33 @@ class _Readers:
         if not (kernel is Kernel.ELEMENTWISE or is_product(node)) or id(node) in self._adds:
             return False
         return all(tensor.name in self._pairs for tensor in data_inputs(node))
+
+
+def quantize_dequantize(
+    model: Model, name: str, source: Tensor, result: Tensor, quant: TensorQuant, target: QdqTarget
+) -> list[Node]:
+    """A pair from `source` to `result`, not placed yet."""
+    zero_point = _zero_point(name, quant, target)
+    integer = model.new_tensor(f"{name}.quantized", zero_point.dtype)
+    parameters = [
+        model.add_constant(f"{name}.scale", np.array(quant.scale, np.float32)),
+        model.add_constant(f"{name}.zero_point", zero_point),
+    ]
+    return [
+        Node("QuantizeLinear", f"{name}.quantize", inputs=[source, *parameters], outputs=[integer]),
+        Node("DequantizeLinear", f"{name}.dequantize", inputs=[integer, *parameters], outputs=[result]),
+    ]
+
+
+def _zero_point(name: str, quant: TensorQuant, target: QdqTarget) -> NDArray[np.generic]:
+    if target is QdqTarget.TENSORRT and quant.offset:
+        raise RecordError(
+            f"tensor '{name}': TensorRT wants zero point 0, the plan says {quant.offset}; make a symmetric plan"
+        )
+    if target is QdqTarget.TENSORRT:
+        return np.array(quant.offset, np.int8 if quant.bits == 8 else np.int16)
+    shift = 2 ** (quant.bits - 1)
+    return np.array(quant.offset + shift, np.uint8 if quant.bits == 8 else np.uint16)
 
 
 def dequantize(

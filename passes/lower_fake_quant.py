@@ -1,7 +1,7 @@
 """Turn the deploy form into standard float operators that compute the same numbers (the fake-quant form).
 
 AscendQuant becomes Mul, Round, Add, Clip, Sub, which leaves an integer-valued float without its zero point; the layer
-then runs in float on integer-valued weights and bias; AscendDequant becomes one Mul.
+then runs in float on integer-valued weights and bias; AscendDequant and AscendAntiQuant become one Mul.
 """
 
 from __future__ import annotations
@@ -97,6 +97,29 @@ class LowerDequants:
             changed.append(layer)
         editor.commit()
         return PassResult(tuple(changed))
+
+
+@dataclass(frozen=True)
+class LowerAntiQuants:
+    """A Mul by ``scale_d`` in place of each AscendAntiQuant; the zero point is gone already."""
+
+    def run(self, model: Model) -> PassResult:
+        """Replace the nodes."""
+        editor = Editor(model)
+        antis = [node for node in model.graph.nodes if node.op == "AscendAntiQuant"]
+        for node in antis:
+            lower_anti_quant(model, editor, node, node.inputs[0], "fakeantiquant")
+        editor.commit()
+        return PassResult(tuple(node.name for node in antis))
+
+
+def lower_anti_quant(model: Model, editor: Editor, anti: Node, centred: Tensor, kind: str) -> None:
+    """Replace one AscendAntiQuant by a Mul of `centred`, its integers less their offset as float."""
+    name = f"{anti.name.removesuffix('.anti_quant')}.{kind}"
+    factor = model.add_constant(f"{name}.scale", np.array(anti.attrs["scale"], np.float32))
+    result = anti.outputs[0]
+    editor.remove(anti)
+    editor.insert_before(anti, [Node("Mul", f"{name}.mul", inputs=[centred, factor], outputs=[result])])
 
 
 def accumulating_nodes(dequant: Node) -> list[Node]:

@@ -22,7 +22,7 @@ from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
 from amct_onnx.passes.integer_operands import Part, QuantizedInputs
-from amct_onnx.passes.lower_fake_quant import accumulating_nodes
+from amct_onnx.passes.lower_fake_quant import accumulating_nodes, lower_anti_quant
 
 _SHIFT = 128
 _SIMULATED_TYPES = ("INT8", "INT16")
@@ -30,7 +30,7 @@ _SIMULATED_TYPES = ("INT8", "INT16")
 
 @dataclass(frozen=True)
 class LowerToIntegers:
-    """Replace every layer between AscendQuant and AscendDequant by integer operators."""
+    """Replace every layer between AscendQuant and AscendDequant by integer operators, AscendAntiQuant by a Mul."""
 
     def run(self, model: Model) -> PassResult:
         """Replace the nodes.
@@ -44,10 +44,23 @@ class LowerToIntegers:
         inputs = QuantizedInputs(model, editor)
         for dequant in dequants:
             _Layer(model, editor, dequant, quants, inputs).lower()
+        for node in [node for node in model.graph.nodes if node.op == "AscendAntiQuant"]:
+            lower_anti_quant(model, editor, node, inputs.centred(_quant_of(node, quants)), "simulated.anti_quant")
         for node in quants.values():
             editor.remove(node)
         editor.commit()
         return PassResult(tuple(node.name.removesuffix(".dequant") for node in dequants))
+
+
+def _quant_of(node: Node, quants: Mapping[int, Node]) -> Node:
+    """The AscendQuant before a node."""
+    quant = quants.get(id(node.inputs[0]))
+    if quant is None or quant.attrs.get("dst_type", "INT8") not in _SIMULATED_TYPES:
+        raise ModelError(
+            f"layer '{node.name}': its input is not an AscendQuant to {' or '.join(_SIMULATED_TYPES)}, which is all "
+            "that is simulated"
+        )
+    return quant
 
 
 class _Layer:
@@ -62,13 +75,7 @@ class _Layer:
         self._nodes = accumulating_nodes(dequant)
         self._layer = self._nodes[0]
         self._name = str(self._layer.name)
-        quant = quants.get(id(self._layer.inputs[0]))
-        if quant is None or quant.attrs.get("dst_type", "INT8") not in _SIMULATED_TYPES:
-            raise ModelError(
-                f"layer '{self._name}': its input is not an AscendQuant to {' or '.join(_SIMULATED_TYPES)}, which is "
-                "all that is simulated"
-            )
-        self._quant = quant
+        self._quant = _quant_of(self._layer, quants)
         self._inputs = inputs
         self._made: list[Node] = []
 

@@ -12,6 +12,7 @@ from amct_onnx.config import (
     ModelFacts,
     QuantConfig,
     QuantizableInputs,
+    TensorOptions,
 )
 from amct_onnx.graph import Model
 from amct_onnx.graph.op_table import OPS, spec_of
@@ -45,7 +46,7 @@ def plan_options(config: QuantConfig, *, symmetric: bool = False) -> PlanOptions
         layers={name: _symmetric(options) if symmetric else options for name, options in layers.items()},
         skip=tuple(name for name in config.layers if name not in layers),
         feeds=config.batch_num,
-        tensors=config.tensors,
+        tensors=tuple(_symmetric_input(entry) for entry in config.tensors) if symmetric else config.tensors,
         force_fp16=config.force_fp16_quant,
     )
 
@@ -53,6 +54,10 @@ def plan_options(config: QuantConfig, *, symmetric: bool = False) -> PlanOptions
 def _symmetric(options: LayerOptions) -> LayerOptions:
     activation: ActivationOptions = replace(options.activation, symmetric=True)
     return replace(options, activation=activation)
+
+
+def _symmetric_input(entry: TensorOptions) -> TensorOptions:
+    return replace(entry, activation=replace(entry.activation, symmetric=True))
 
 
 def _configurable(layer: Layer) -> ConfigurableLayer:

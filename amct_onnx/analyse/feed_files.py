@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amct_onnx.analyse.feed_source import FeedSource, files_in
 from amct_onnx.errors import DataError
 
 _ENDINGS = (".npz", ".npy")
 _BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY", b"\x80")
 
 
-@dataclass(frozen=True)
-class FeedFiles:
-    """Feeds in name order; each file is read when its turn comes.
+class FeedFiles(FeedSource):
+    """One feed per numpy file, in name order."""
 
-    Attributes:
-        files: one file per feed.
-    """
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
 
-    files: Sequence[Path]
+    @property
+    def files(self) -> Sequence[Path]:
+        """One file per feed."""
+        return self._files
+
+    def label(self, number: int) -> str:
+        """The file of one feed."""
+        return str(self._files[number])
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self._files)
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]] | NDArray[Any]]:
-        return (_read(path) for path in self.files)
+        return (_read(path) for path in self._files)
 
 
 def find_feeds(path: Path) -> FeedFiles:
@@ -44,17 +49,17 @@ def find_feeds(path: Path) -> FeedFiles:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; give calibration data with --data")
     if path.suffix.lower() not in _ENDINGS:
-        raise DataError(f"{path}: calibration data must be .npz or .npy, or a folder of them")
+        raise DataError(f"{path}: calibration data must be .npz or .npy or an image, or a folder of them")
     return FeedFiles([path])
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    files = sorted(
-        path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS and not path.name.startswith(".")
-    )
+    files = files_in(folder, _ENDINGS)
     kinds = {path.suffix.lower() for path in files}
     if not files:
-        raise DataError(f"{folder}: the folder holds no .npz or .npy file; save each calibration feed as one .npz")
+        raise DataError(
+            f"{folder}: the folder holds no .npz or .npy file (nor .bin files or images); save each feed as one .npz"
+        )
     if len(kinds) > 1:
         raise DataError(f"{folder}: the folder mixes .npz and .npy files; keep one kind")
     return files

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.analyse.feed_files import FeedFiles
+from amct_onnx.analyse.feed_source import FeedSource
 from amct_onnx.errors import DataError
 from amct_onnx.runtime import InputSpec
 
@@ -33,8 +33,8 @@ def iterate_feeds(data: Any, inputs: Sequence[InputSpec]) -> Iterator[Feed]:
 
 
 def feed_label(data: Any, number: int) -> str:
-    """How messages name one feed: its number, and its file where it has one."""
-    return f"feed {number} ({data.files[number]})" if isinstance(data, FeedFiles) else f"feed {number}"
+    """How messages name one feed: its number, and its files where it has any."""
+    return f"feed {number} ({data.label(number)})" if isinstance(data, FeedSource) else f"feed {number}"
 
 
 def _refuse_unfeedable(inputs: Sequence[InputSpec]) -> None:

@@ -42,6 +42,7 @@ class PlanOptions:
     def needs_values(self) -> bool:
         """Whether any range is chosen by more than the extremes."""
         algorithms = {options.activation.algorithm for options in (self.default, *self.layers.values())}
+        algorithms |= {entry.activation.algorithm for entry in self.tensors}
         return algorithms != {ActivationAlgorithm.MINMAX}
 
     @property

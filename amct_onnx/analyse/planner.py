@@ -12,6 +12,7 @@ import numpy as np
 from amct_onnx.analyse.algorithms import Bounds, choose_activation
 from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.engine import Calibration, calibrate
+from amct_onnx.analyse.input_wishes import InputWish, find_inputs
 from amct_onnx.analyse.obstacles import (
     Obstacle,
     accumulator_obstacle,
@@ -138,7 +139,7 @@ def check_names(model: Model, given: Iterable[str], what: str) -> None:
 def _survey(model: Model, options: PlanOptions) -> Survey:
     check_names(model, options.skip, "layer to skip")
     survey = locate_layers(model, options.skip).outside_bodies()
-    if not survey.layers:
+    if not survey.layers and not options.tensors:
         raise _nothing_left(survey.refusals)
     return survey
 
@@ -159,28 +160,38 @@ class _Chooser:
         self._options = options
         self._pairs = pairs = self._placement(self._layers)
         self._tensors = _tensors_by_name(prepared.model)
-        watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors)
+        self._inputs, self._against_inputs = find_inputs(prepared.model, self._layers, options.tensors)
+        single = [wish.site.tensor.name for wish in self._inputs]
+        watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors) + single
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
         self._chosen: dict[tuple[str, ActivationOptions], tuple[float, int]] = {}
-        # What shares its scale with a layer's input is quantized as that layer asks.
-        self._wanted = {
-            self._source[layer.activation.name]: options.of(layer.name).activation for layer in reversed(self._layers)
-        }
+        # What shares its scale with a layer's input, or with a single one, is quantized as that asks.
+        self._wanted = {self._source[wish.site.tensor.name]: wish.activation for wish in reversed(self._inputs)}
+        self._wanted.update(
+            {self._source[layer.activation.name]: options.of(layer.name).activation for layer in reversed(self._layers)}
+        )
         self._weights = WeightScales(prepared, options)
 
     def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
         entries: dict[str, LayerRecord] = {}
-        refusals = list(survey.refusals)
+        refusals = [*survey.refusals, *self._against_inputs]
         for layer in self._layers:
             chosen = self._layer_entry(layer, calibration)
             if isinstance(chosen, LayerRecord):
                 entries[layer.name] = chosen
             else:
                 refusals.append(Refusal(layer.name, layer.op_type, *chosen))
+        layers = dict(entries)
+        for wish in self._inputs:
+            chosen = self._input_entry(wish, calibration, entries)
+            if isinstance(chosen, LayerRecord):
+                entries[wish.site.key] = chosen
+            else:
+                refusals.append(Refusal(wish.site.key, wish.site.node.op, *chosen))
         if not entries:
             raise _nothing_left(refusals)
-        tensors, against = self._tensor_entries(self._remaining_pairs(entries), calibration)
+        tensors, against = self._tensor_entries(self._remaining_pairs(layers), calibration)
         return Plan(
             Record(entries, header=header),
             Record(tensors, header=header),
@@ -243,6 +254,23 @@ class _Chooser:
             tensor_balance_factor=tuple(self._prepared.balance.get(layer.name, np.zeros(0)).tolist()),
             act_type=f"INT{options.activation.bits}",
             wts_type=None if layer.weight is None else f"INT{options.weight.bits}",
+        )
+
+    def _input_entry(
+        self, wish: InputWish, calibration: Calibration, entries: Mapping[str, LayerRecord]
+    ) -> LayerRecord | Obstacle:
+        name = wish.site.tensor.name
+        source = self._source[name]
+        seen = calibration.statistics[source]
+        obstacle = data_obstacle(seen, is_float32=source not in calibration.not_float)
+        if obstacle is not None:
+            return obstacle
+        if wish.site.key in entries:
+            return Obstacle("a layer has the name that its record entry would have", "rename that layer")
+        scale_d, offset_d = self._activation(name, calibration, wish.activation)
+        scale_d = half_precision(scale_d) if self._options.force_fp16 else scale_d
+        return scale_obstacle(scale_d, seen) or LayerRecord(
+            scale_d=scale_d, offset_d=offset_d, is_tensor_quantize=True, act_type=f"INT{wish.activation.bits}"
         )
 
     def _activation(

@@ -5,11 +5,12 @@ from amct_onnx.analyse.engine import Calibration
 from amct_onnx.api.compress import apply, quantize
 from amct_onnx.api.configured import resolve_config
 from amct_onnx.api.inspection import Inspection, NodeFacts, inspect
-from amct_onnx.api.result import CompressionResult, LayerSummary, Report, SavedFiles, TrialResult
+from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report, SavedFiles, TrialResult
 
 __all__ = [
     "Calibration",
     "CompressionResult",
+    "InputSummary",
     "Inspection",
     "LayerSummary",
     "NodeFacts",

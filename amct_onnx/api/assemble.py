@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from amct_onnx.api.result import CompressionResult, LayerSummary, Report
+from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report
 from amct_onnx.passes.base import PassTiming, Refusal
+from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.passes.locate import Survey, locate_layers
 from amct_onnx.passes.qdq_placement import runs_on_integers
-from amct_onnx.passes.quant_params import LayerQuant
+from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.record import LoadedRecord, Record
 from amct_onnx.rewrite import OutputForm, Prepared, rewrite_all
-from amct_onnx.rewrite.quants import layer_quants, shared_input_notes, tensor_quants
+from amct_onnx.rewrite.quants import record_quants, shared_input_notes, tensor_quants
 
 
 def assemble(
@@ -46,15 +47,17 @@ def assemble(
         RecordError: the plan does not fit the model.
     """
     symmetric_only = target is QdqTarget.TENSORRT
-    quants, findings = layer_quants(prepared, record, symmetric_only=symmetric_only, strict=strict)
+    said = record_quants(prepared, record, symmetric_only=symmetric_only, strict=strict)
+    quants = said.layers
     pairs, more = tensor_quants(prepared.model, tensors, quants, symmetric_only=symmetric_only, strict=strict)
-    rewritten = rewrite_all(prepared, quants, forms, pairs=pairs, target=target)
+    rewritten = rewrite_all(prepared, quants, forms, pairs=pairs, inputs=said.inputs, target=target)
     timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}
     timings.update({form.value: tuple(seconds) for form, (_, seconds) in rewritten.items()})
     survey = locate_layers(prepared.model)
-    warnings = [str(finding) for finding in (*findings, *more)]
+    warnings = [str(finding) for finding in (*said.findings, *more)]
     report = Report(
         layers=_summaries(prepared, survey, quants),
+        inputs=_input_summaries(prepared, said.inputs),
         refusals=(*(_unplanned(survey, quants) if refusals is None else refusals), *prepared.refusals),
         feeds=feeds,
         qdq_tensors=len(pairs) if OutputForm.QDQ in forms else 0,
@@ -82,6 +85,15 @@ def _summaries(prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQua
         )
         for layer in survey.layers
         if layer.name in quants
+    )
+
+
+def _input_summaries(prepared: Prepared, inputs: Mapping[str, TensorQuant]) -> tuple[InputSummary, ...]:
+    return tuple(
+        InputSummary(
+            site.node.name, site.index, site.node.op, site.tensor.name, inputs[site.key].scale, inputs[site.key].offset
+        )
+        for site in InputSites(prepared.model, ()).at(inputs)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,13 +75,8 @@ def refuse_beside_config(name: str, given: Mapping[str, Any]) -> None:
 
 
 def config_notes(config: QuantConfig) -> tuple[str, ...]:
-    """What a report should say of a config: its warnings, and what of it is not done yet."""
-    return (*(f"{config.source}, {finding}" for finding in config.warnings), *_not_applied(config))
-
-
-def _not_applied(config: QuantConfig) -> Iterator[str]:
-    if config.tensors:
-        yield f"{config.source}: tensor_quantize is not applied yet"
+    """What a report should say of a config: its warnings."""
+    return tuple(f"{config.source}, {finding}" for finding in config.warnings)
 
 
 def feed_notes(data: Any, wanted: int | None) -> tuple[str, ...]:

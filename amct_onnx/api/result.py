@@ -43,6 +43,18 @@ class LayerSummary:
 
 
 @dataclass(frozen=True)
+class InputSummary:
+    """One input of an Add or MaxPool that is quantized by itself: node, which input, its tensor, and how."""
+
+    node: str
+    input_index: int
+    op_type: str
+    tensor: str
+    scale_d: float
+    offset_d: int
+
+
+@dataclass(frozen=True)
 class TrialResult:
     """How one compressed model did beside the float model on the first calibration feeds.
 
@@ -73,6 +85,7 @@ class Report:
         qdq_tensors: number of tensors that only the QDQ form quantizes.
         trials: each runnable form tried out.
         notes: sentences a user should know.
+        inputs: inputs of nodes that are quantized besides the layers.
         timings: seconds of each pass, by output form (``prepare`` for what comes first).
     """
 
@@ -82,12 +95,14 @@ class Report:
     qdq_tensors: int
     trials: tuple[TrialResult, ...] = ()
     notes: tuple[str, ...] = ()
+    inputs: tuple[InputSummary, ...] = ()
     timings: Mapping[str, tuple[PassTiming, ...]] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data; the schema stands in docs/json.md."""
         return {
             "layers": [asdict(layer) for layer in self.layers],
+            "inputs": [asdict(entry) for entry in self.inputs],
             "not_compressed": [asdict(refusal) for refusal in self.refusals],
             "calibration_feeds": self.feeds,
             "qdq_tensors": self.qdq_tensors,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from amct_onnx import __version__
 from amct_onnx.cli import apply, config, demo, inspect, quantize, record
+from amct_onnx.cli.data_flags import add_data_flags
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.rewrite import OutputForm
@@ -81,9 +82,9 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--data",
-        type=Path,
         metavar="PATH",
-        help="a .npz with one feed (arrays named by input), a folder of them, or .npy for a model of one input",
+        help="a .npz with one feed (arrays named by input), a folder of them, .npy for a model of one input; a folder "
+        "of images; or folders of raw .bin files",
     )
     source.add_argument(
         "--statistics",
@@ -93,6 +94,7 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         help="statistics of earlier runs instead of data; several are joined (shards of one data set)",
     )
     _add_output(parser)
+    add_data_flags(parser)
     _add_forms(parser)
     parser.add_argument(
         "--save-statistics",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.api import (
     CompressionResult,
     load_calibration,
@@ -15,6 +14,7 @@ from amct_onnx.api import (
 from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli.console import Console
+from amct_onnx.cli.data_flags import feeds_from
 from amct_onnx.cli.report import decibels, result_json, show_result
 from amct_onnx.errors import UsageError
 from amct_onnx.rewrite import OutputForm
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _check_config(arguments)
     if arguments.check_snr is not None and forms == [OutputForm.ASCEND]:
         raise UsageError("--check-snr: the ascend form does not run here; add fake_quant or qdq to --format")
-    feeds = find_feeds(arguments.data) if arguments.data else None
+    feeds = feeds_from(arguments)
     inputs = [*(feeds.files if feeds else arguments.statistics), *([arguments.config] if arguments.config else [])]
     outputs = output_paths(arguments.output, forms)
     if arguments.save_statistics:

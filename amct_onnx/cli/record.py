@@ -16,7 +16,7 @@ from amct_onnx.cli.console import Console
 from amct_onnx.errors import RecordError
 from amct_onnx.record import LoadedRecord, Record, load_record
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
-from amct_onnx.rewrite.quants import layer_quants, prepare_for, tensor_quants
+from amct_onnx.rewrite.quants import prepare_for, record_quants, tensor_quants
 
 
 def run_check(arguments: argparse.Namespace, console: Console) -> int:
@@ -44,8 +44,8 @@ def _check_fits(loaded: LoadedRecord, source: Path) -> None:
         tensor_quants(prepare(proto, base_dir).model, loaded, {}, strict=True)
         return
     prepared = prepare_for(loaded, proto, base_dir)
-    quants, _ = layer_quants(prepared, loaded, strict=True)
-    rewrite(prepared, quants, OutputForm.ASCEND)
+    quants = record_quants(prepared, loaded, strict=True)
+    rewrite(prepared, quants.layers, OutputForm.ASCEND, inputs=quants.inputs)
 
 
 def run_show(arguments: argparse.Namespace, console: Console) -> int:

@@ -23,6 +23,10 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
         by_type[layer.op_type] = by_type.get(layer.op_type, 0) + 1
     kinds = ", ".join(f"{count} {op_type}" for op_type, count in by_type.items())
     console.say(f"quantized {len(report.layers)} layers ({kinds or 'none'})")
+    if report.inputs:
+        named = ", ".join(f"{entry.node}:{entry.input_index}" for entry in report.inputs[:_NAMED])
+        more = f" and {len(report.inputs) - _NAMED} more" if len(report.inputs) > _NAMED else ""
+        console.say(f"quantized {len(report.inputs)} single inputs (node:index): {named}{more}")
     if report.qdq_tensors:
         console.say(f"QDQ form: {report.qdq_tensors} further tensors quantized")
     show_refusals(console, report)

@@ -21,7 +21,7 @@ _TYPES = {
     "fakequant_precision_mode": ("DEFAULT", "FORCE_FP16_QUANT"),
 }
 _CLUSTER_SIZES = (16, 32)
-_TENSOR_KEY = re.compile(r".+:[0-9]+", re.DOTALL)
+_TENSOR_KEY = re.compile(r".+:(0|[1-9][0-9]*)", re.DOTALL)
 _RECALIBRATE = "calibrate the layer again, or delete its entry to leave it in float"
 
 
@@ -154,6 +154,11 @@ def _tensor(key: str, layer: LayerRecord) -> Iterator[Complaint]:
             'is_tensor_quantize asks for a key "node:index" that names an input; correct the key or delete the field'
         )
         yield Complaint("is_tensor_quantize", message)
+    if layer.activation_type != "INT8":
+        message = f"the type is {layer.activation_type}; single inputs take INT8: correct it"
+        yield Complaint("act_type" if layer.act_type else "dst_type", message)
+    if layer.tensor_balance_factor:
+        yield Complaint("tensor_balance_factor", "the entry quantizes an input, which cannot be balanced; delete it")
     if layer.scale_w or layer.offset_w:
         message = (
             "the entry quantizes an input, which has no weight; scale_w and offset_w are ignored and may be deleted"

@@ -27,8 +27,6 @@ def unapplied_findings(loaded: LoadedRecord) -> Iterator[Finding]:
 def _unapplied_fields(entry: LayerRecord) -> Iterator[Complaint]:
     if entry.cluster:
         yield Complaint("cluster", "clustered weights are not applied: calibrate without clustering")
-    if entry.is_tensor_quantize:
-        yield Complaint("is_tensor_quantize", "quantizing a single input is not applied", Severity.WARNING)
     for field in ("scale_h", "offset_h", "scale_r", "offset_r"):
         if getattr(entry, field) not in (None, ()):
             yield Complaint(field, f"{field} belongs to recurrent layers; it is ignored", Severity.WARNING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -43,18 +43,20 @@ def validate_record(
     layers: Mapping[str, LayerFacts | str],
     *,
     nodes: Mapping[str, int] | None = None,
+    input_obstacle: Callable[[str, int], str | None] | None = None,
     source: str | None = None,
 ) -> tuple[Finding, ...]:
     """Check a record against a model and return the warnings.
 
     ``layers`` holds, by name, the facts of each layer that can be quantized, or why it cannot. ``nodes`` holds every
     node of the graph with its number of inputs; without it only the names in ``layers`` are known, and indices of
-    inputs are not checked. ``source`` is what errors name, by default the file that was loaded.
+    inputs are not checked. ``input_obstacle`` says why an input of a node cannot be quantized, None when it can, and is
+    asked for inputs that exist. ``source`` is what errors name, by default the file that was loaded.
 
     Raises :class:`amct_onnx.errors.RecordError`, one that lists everything that does not fit.
     """
     loaded = as_loaded(record)
-    model = _Model(layers, nodes)
+    model = _Model(layers, nodes, input_obstacle)
     findings = [*check_record(loaded)]
     for key, layer in loaded.record.layers.items():
         findings += placed(loaded, key, model.layer(key, layer))
@@ -71,8 +73,14 @@ def validate_record(
 class _Model:
     """The names and facts of a model, and the rules that ask for them."""
 
-    def __init__(self, layers: Mapping[str, LayerFacts | str], nodes: Mapping[str, int] | None) -> None:
+    def __init__(
+        self,
+        layers: Mapping[str, LayerFacts | str],
+        nodes: Mapping[str, int] | None,
+        input_obstacle: Callable[[str, int], str | None] | None,
+    ) -> None:
         self.layers = layers
+        self.input_obstacle = input_obstacle
         self.nodes = nodes
         self.names: Collection[str] = layers.keys() if nodes is None else nodes.keys() | layers.keys()
         self.suggestions_left = _MOST_SUGGESTIONS  # each one compares a name with all of the model's
@@ -117,14 +125,22 @@ class _Model:
         node, _, index = key.rpartition(":")
         unknown = list(self.known(node))
         yield from (complaint._replace(field="is_tensor_quantize") for complaint in unknown)
-        if not unknown and self.nodes is not None and index.isdecimal() and int(index) >= self.nodes.get(node, 0):
-            yield Complaint(None, f'"{node}" has {self.nodes.get(node, 0)} inputs, counted from 0; correct the index')
+        if not unknown and self.nodes is not None and index.isdecimal():
+            yield from self._input(node, int(index), self.nodes.get(node, 0))
         for name in ("scale_d", "offset_d"):
             if getattr(layer, name) is None:
                 yield Complaint(
                     None, f"{name} is missing; a quantized input gives scale_d and offset_d: calibrate again"
                 )
         yield from device_complaint(layer, Severity.ERROR)
+
+    def _input(self, node: str, index: int, count: int) -> Iterator[Complaint]:
+        if index >= count:
+            yield Complaint(None, f'"{node}" has {count} inputs, counted from 0; correct the index')
+            return
+        obstacle = None if self.input_obstacle is None else self.input_obstacle(node, index)
+        if obstacle is not None:
+            yield Complaint(None, f"the input cannot be quantized: {obstacle}; delete its entry")
 
     def prune_node(self, role: str, node: PruneNode) -> Iterator[str]:
         """Yield what of a prune node does not fit the model."""

@@ -10,18 +10,21 @@ from amct_onnx.graph.parts import collection_paused
 from amct_onnx.passes.base import Pass, PassTiming, run_pipeline
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_gemm import FoldGemm
+from amct_onnx.passes.input_sites import InputSites
+from amct_onnx.passes.insert_anti_quant import InsertAntiQuants
 from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuants, QuantizeBiases, QuantizeWeights
 from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
 from amct_onnx.passes.join_pairs import JoinScaledPairs
 from amct_onnx.passes.locate import Layer, locate_layers
-from amct_onnx.passes.lower_fake_quant import LowerDequants, LowerQuants
+from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, LowerQuants
 from amct_onnx.passes.pack_int4 import PackInt4Weights
+from amct_onnx.passes.qdq_inputs import QdqInputs
 from amct_onnx.passes.qdq_placement import runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.passes.relax_clips import RelaxClips
 from amct_onnx.rewrite.prepare import Prepared
 
-_LOWERING: tuple[Pass, ...] = (LowerQuants(), LowerDequants())
+_LOWERING: tuple[Pass, ...] = (LowerQuants(), LowerAntiQuants(), LowerDequants())
 
 
 class OutputForm(enum.Enum):
@@ -51,6 +54,7 @@ def rewrite_all(
     forms: Sequence[OutputForm],
     *,
     pairs: Mapping[str, TensorQuant] | None = None,
+    inputs: Mapping[str, TensorQuant] | None = None,
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
 ) -> dict[OutputForm, Rewritten]:
     """Rewrite a prepared model into several forms; arguments and results as of :func:`rewrite`.
@@ -64,15 +68,17 @@ def rewrite_all(
         for form in forms:
             if is_shared and form in both:
                 if form not in done:
-                    done.update(_deploy_and_fake(prepared, quants))
+                    done.update(_deploy_and_fake(prepared, quants, inputs or {}))
             else:
-                done[form] = rewrite(prepared, quants, form, pairs=pairs, target=target)
+                done[form] = rewrite(prepared, quants, form, pairs=pairs, inputs=inputs, target=target)
     return {form: done[form] for form in forms}
 
 
-def _deploy_and_fake(prepared: Prepared, quants: Mapping[str, LayerQuant]) -> dict[OutputForm, Rewritten]:
+def _deploy_and_fake(
+    prepared: Prepared, quants: Mapping[str, LayerQuant], inputs: Mapping[str, TensorQuant]
+) -> dict[OutputForm, Rewritten]:
     model, layers, timings = _folded(prepared, quants)
-    _, shared = run_pipeline(model, _deploy(layers, quants))
+    _, shared = run_pipeline(model, _deploy(layers, quants, inputs))
     fake = model.copy()
     _, lowering = run_pipeline(fake, _LOWERING)
     _, packing = run_pipeline(model, [PackInt4Weights(layers, quants)])
@@ -89,6 +95,7 @@ def rewrite(
     form: OutputForm,
     *,
     pairs: Mapping[str, TensorQuant] | None = None,
+    inputs: Mapping[str, TensorQuant] | None = None,
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
 ) -> Rewritten:
     """Rewrite a prepared model into one form.
@@ -98,13 +105,14 @@ def rewrite(
         quants: layer name -> its quantization; every name is a quantizable layer of the model.
         form: which form.
         pairs: tensor name -> quantization of what only the QDQ form quantizes.
+        inputs: ``node:index`` -> quantization of a single input of an Add or MaxPool.
         target: runtime of the QDQ form.
 
     Returns:
         The finished model and the seconds each pass took.
     """
     model, layers, timings = _folded(prepared.at_opset(form.minimum_opset), quants)
-    _, more = run_pipeline(model, _pipeline(form, layers, quants, pairs or {}, target))
+    _, more = run_pipeline(model, _pipeline(form, model, layers, quants, pairs or {}, inputs or {}, target))
     return build(model), [*timings, *more]
 
 
@@ -117,32 +125,39 @@ def _folded(prepared: Prepared, quants: Mapping[str, LayerQuant]) -> tuple[Model
 
 def _pipeline(
     form: OutputForm,
+    model: Model,
     layers: Sequence[Layer],
     quants: Mapping[str, LayerQuant],
     pairs: Mapping[str, TensorQuant],
+    inputs: Mapping[str, TensorQuant],
     target: QdqTarget,
 ) -> list[Pass]:
     if form is OutputForm.QDQ:
         layers = [layer for layer in layers if runs_on_integers(layer, quants[layer.name].data.bits)]
-        inputs = {layer.activation.name: quants[layer.name].data for layer in layers}
+        singles = {site.tensor.name: inputs[site.key] for site in InputSites(model, layers).at(inputs)}
+        # The record's own scales go before those of the tensors file.
+        of_record = {name: quant for name, quant in singles.items() if name in pairs}
+        of_record.update({layer.activation.name: quants[layer.name].data for layer in layers})
         # TensorRT wants both halves of a pair to have one scale.
         joining: list[Pass] = [JoinScaledPairs()] if target is QdqTarget.ONNXRUNTIME else []
         return [
             QdqWeights(layers, quants),
             QdqBiases(layers, quants, target),
-            QdqPairs({**pairs, **inputs}, layers, target),
+            QdqPairs({**pairs, **of_record}, layers, target),
+            QdqInputs(inputs, target),
             *joining,
             DropDeadConstants(),
         ]
     if form is OutputForm.ASCEND:
-        return [*_deploy(layers, quants), PackInt4Weights(layers, quants)]
-    return [*_deploy(layers, quants), *_LOWERING]
+        return [*_deploy(layers, quants, inputs), PackInt4Weights(layers, quants)]
+    return [*_deploy(layers, quants, inputs), *_LOWERING]
 
 
-def _deploy(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[Pass]:
+def _deploy(layers: Sequence[Layer], quants: Mapping[str, LayerQuant], inputs: Mapping[str, TensorQuant]) -> list[Pass]:
     """What the ascend and the fake-quant form share."""
     return [
         InsertQuant(layers, quants),
+        InsertAntiQuants(inputs),
         QuantizeWeights(layers, quants),
         QuantizeBiases(layers, quants),
         InsertDequant(layers, quants),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx import ModelProto
 
 from amct_onnx.graph import Model
 from amct_onnx.passes.balance import Factors
+from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.record import (
@@ -32,10 +34,25 @@ from amct_onnx.rewrite.prepare import Prepared, prepare
 _BITS = {"INT4": 4, "INT6": 6, "INT7": 7, "INT8": 8, "INT16": 16}
 
 
-def layer_quants(
+@dataclass(frozen=True)
+class RecordQuants:
+    """What a record says, ready for passes.
+
+    Attributes:
+        layers: layer name -> quantization.
+        inputs: ``node:index`` -> quantization of a single input.
+        findings: the warnings found on the way.
+    """
+
+    layers: dict[str, LayerQuant]
+    inputs: dict[str, TensorQuant]
+    findings: tuple[Finding, ...] = ()
+
+
+def record_quants(
     prepared: Prepared, record: Record | LoadedRecord, *, symmetric_only: bool = False, strict: bool = False
-) -> tuple[dict[str, LayerQuant], tuple[Finding, ...]]:
-    """Quantization of each layer that the record quantizes.
+) -> RecordQuants:
+    """Quantization of each layer and input that the record quantizes.
 
     Args:
         prepared: the model, balanced as the record says.
@@ -43,33 +60,39 @@ def layer_quants(
         symmetric_only: refuse zero points, for a target that has none.
         strict: warnings are errors.
 
-    Returns:
-        Layer name -> quantization, and the warnings found on the way.
-
     Raises:
         RecordError: an entry breaks a rule or does not fit the model.
     """
     loaded = as_loaded(record)
-    model = prepared.model
-    survey = locate_layers(model)
-    facts: dict[str, LayerFacts | str] = {layer.name: layer_facts(layer) for layer in survey.layers}
-    facts.update({refusal.node: refusal.reason for refusal in survey.refusals})
-    nodes = {node.name: len(node.inputs) for graph in model.graphs() for node in graph.nodes}
-    findings = [*loaded.findings, *validate_record(record, facts, nodes=nodes), *unapplied_findings(loaded)]
-    for name, entry in loaded.record.layers.items():
+    entries = loaded.record.layers
+    findings = [*loaded.findings, *_model_findings(prepared.model, loaded), *unapplied_findings(loaded)]
+    for name, entry in entries.items():
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
     raise_errors(loaded.source, findings, strict=strict)
-    quants = {
+    layers = {
         name: LayerQuant(
             tensor_quant(entry),
             _weight_scale(entry, prepared.folded.get(name)),
             _BITS[entry.weight_type],
             force_fp16=entry.fakequant_precision_mode == "FORCE_FP16_QUANT",
         )
-        for name, entry in loaded.record.layers.items()
+        for name, entry in entries.items()
         if not entry.is_empty and not entry.is_tensor_quantize
     }
-    return quants, tuple(dict.fromkeys(findings))
+    inputs = {name: tensor_quant(entry) for name, entry in entries.items() if entry.is_tensor_quantize}
+    return RecordQuants(layers, inputs, tuple(dict.fromkeys(findings)))
+
+
+def _model_findings(model: Model, loaded: LoadedRecord) -> tuple[Finding, ...]:
+    """What of a record does not fit a model."""
+    survey = locate_layers(model)
+    facts: dict[str, LayerFacts | str] = {layer.name: layer_facts(layer) for layer in survey.layers}
+    facts.update({refusal.node: refusal.reason for refusal in survey.refusals})
+    nodes = {node.name: len(node.inputs) for graph in model.graphs() for node in graph.nodes}
+    named = loaded.record.layers
+    quantized = [layer for layer in survey.layers if layer.name in named and not named[layer.name].is_empty]
+    obstacle = InputSites(model, quantized).obstacle
+    return validate_record(loaded, facts, nodes=nodes, input_obstacle=obstacle)
 
 
 def _weight_scale(entry: LayerRecord, folded: Factors | None) -> NDArray[np.float32]:
@@ -95,7 +118,7 @@ def _balance(record: Record | LoadedRecord) -> dict[str, Factors]:
     return {
         name: np.asarray(entry.tensor_balance_factor, np.float32)
         for name, entry in layers.items()
-        if entry.tensor_balance_factor
+        if entry.tensor_balance_factor and not entry.is_tensor_quantize
     }
 
 

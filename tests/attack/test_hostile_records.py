@@ -51,10 +51,6 @@ def test_pruning_is_refused(plan):
     ("addition", "words"),
     [
         ('record { key: "last" kv_cache_value { scale: 0.1 offset: 0 } }\n', "caches is not applied"),
-        (
-            'record { key: "last:0" value { scale_d: 0.1 offset_d: 0 is_tensor_quantize: true } }\n',
-            "single input is not applied",
-        ),
     ],
 )
 def test_what_else_is_not_applied_is_noted(plan, addition, words):

@@ -1,0 +1,114 @@
+"""The flags that say what calibration data is and how it is read."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+from pathlib import Path
+from typing import Any
+
+from amct_onnx.analyse.bin_feeds import BIN_ENDINGS, BinFeeds, parse_data_types, parse_folders, parse_input_shape
+from amct_onnx.analyse.feed_files import find_feeds
+from amct_onnx.analyse.feed_source import FeedSource, files_in
+from amct_onnx.analyse.image_feeds import IMAGE_ENDINGS, Color, ImageFeeds, ImageOptions, Layout
+from amct_onnx.errors import UsageError
+
+_BIN_FLAGS = ("input_shape", "data_types")
+_IMAGE_FLAGS = ("mean", "std", "resize", "crop", "color", "layout", "no_scale", "batch")
+
+
+def add_data_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags beside ``--data`` for raw files and images."""
+    raw = parser.add_argument_group("data: folders of raw .bin files (one folder per input, with ; between)")
+    raw.add_argument("--input-shape", metavar="LIST", help='shape of each input, in order: "x:1,3,224,224;ids:1,16"')
+    raw.add_argument("--data-types", metavar="LIST", help='type of each input: "float32;int64" (default: float32)')
+    images = parser.add_argument_group("data: a folder of images (png, jpg, bmp, webp; steps in this order)")
+    images.add_argument("--resize", metavar="SIZE", help="256: shorter side; 256x192: width x height (default: none)")
+    images.add_argument("--crop", metavar="SIZE", help="cut 224 or 224x192 out of the middle (default: none)")
+    images.add_argument("--color", choices=[color.value for color in Color], help="channels (default: RGB)")
+    images.add_argument(
+        "--no-scale", action="store_true", default=None, help="leave pixels from 0 to 255 instead of 0 to 1"
+    )
+    images.add_argument("--mean", metavar="LIST", help="one or three numbers: 0.485,0.456,0.406 (default: 0)")
+    images.add_argument("--std", metavar="LIST", help="one or three numbers: 0.229,0.224,0.225 (default: 1)")
+    images.add_argument("--layout", choices=[layout.value for layout in Layout], help="(default: NCHW)")
+    images.add_argument("--batch", type=int, metavar="N", help="images per feed (default: 1)")
+
+
+def feeds_from(arguments: argparse.Namespace) -> FeedSource | None:
+    """The feeds that the flags name; None without ``--data``.
+
+    Raises:
+        UsageError: flags that do not belong together, or whose text means nothing.
+        DataError: the data is not there, or cannot be read that way.
+    """
+    if not arguments.data:
+        _refuse(arguments, (*_BIN_FLAGS, *_IMAGE_FLAGS), "belongs to --data, which is not given")
+        return None
+    folders = parse_folders(arguments.data)
+    path = Path(arguments.data)
+    if arguments.input_shape or (len(folders) > 1 and not path.exists()) or _holds(path, BIN_ENDINGS):
+        _refuse(arguments, _IMAGE_FLAGS, "concerns images, not raw files")
+        return _raw(arguments, folders)
+    _refuse(arguments, _BIN_FLAGS, "concerns folders of .bin files")
+    if _holds(path, IMAGE_ENDINGS):
+        return ImageFeeds(path, _image_options(arguments))
+    _refuse(arguments, _IMAGE_FLAGS, f"concerns images, and {path} holds none")
+    return find_feeds(path)
+
+
+def _refuse(arguments: argparse.Namespace, flags: tuple[str, ...], why: str) -> None:
+    given = next((flag for flag in flags if getattr(arguments, flag) is not None), None)
+    if given is not None:
+        raise UsageError(f"--{given.replace('_', '-')} {why}; leave it out")
+
+
+def _holds(path: Path, endings: tuple[str, ...]) -> bool:
+    if path.is_dir():
+        # Arrays come first where a folder holds pictures besides.
+        return bool(files_in(path, endings)) and not files_in(path, (".npz", ".npy"))
+    return path.suffix.lower() in endings
+
+
+def _raw(arguments: argparse.Namespace, folders: tuple[Path, ...]) -> BinFeeds:
+    if not arguments.input_shape:
+        raise UsageError('raw .bin files hold no shapes; give them: --input-shape "name:1,3,224,224"')
+    shapes = parse_input_shape(arguments.input_shape)
+    types = parse_data_types(arguments.data_types or ";".join(["float32"] * len(shapes)))
+    return BinFeeds(folders, shapes, types)
+
+
+def _image_options(arguments: argparse.Namespace) -> ImageOptions:
+    chosen: dict[str, Any] = {
+        "resize": None if arguments.resize in (None, "none") else _size("--resize", arguments.resize),
+        "crop": None if arguments.crop in (None, "none") else _pair(_size("--crop", arguments.crop)),
+        "color": _member(Color, arguments.color),
+        "layout": _member(Layout, arguments.layout),
+        "mean": None if arguments.mean is None else _numbers("--mean", arguments.mean),
+        "std": None if arguments.std is None else _numbers("--std", arguments.std),
+        "scale": not arguments.no_scale,
+        "batch": arguments.batch,
+    }
+    return ImageOptions(**{name: value for name, value in chosen.items() if value is not None})
+
+
+def _member(kind: type[enum.Enum], value: str | None) -> enum.Enum | None:
+    return None if value is None else kind(value)
+
+
+def _size(flag: str, text: str) -> int | tuple[int, int]:
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"{flag}: '{text}' is no size; write 224, or width x height as 224x192")
+    return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _numbers(flag: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{flag}: '{text}' is no list of numbers; write 0.5, or 0.485,0.456,0.406") from error
