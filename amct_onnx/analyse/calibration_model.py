@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from onnx import GraphProto, ModelProto
 
 from amct_onnx.analyse.algorithms import Bounds
 from amct_onnx.analyse.balance import channel_maxima, weight_maxima
+from amct_onnx.analyse.input_wishes import InputWish
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.recorder_settings import RecorderSettings, WatchedChannels, WatchedRange
 from amct_onnx.errors import ModelError
 from amct_onnx.graph import BuiltModel, Model, build, import_model, name_nodes
 from amct_onnx.graph.op_table import spread_types
-from amct_onnx.graph.parts import Tensor
+from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.shapes import infer_types
 from amct_onnx.passes.insert_observers import DOMAIN, InsertObservers, Observation
 from amct_onnx.passes.locate import Layer
@@ -53,85 +54,94 @@ class CalibrationModel:
     recorder: str
 
 
+@dataclass(frozen=True)
+class _Target:
+    """Something to watch, in the prepared model: the key of its record entry, a reading node, the tensor it reads."""
+
+    name: str
+    node: Node
+    tensor: Tensor
+
+
 def balance_model(
     prepared: Prepared, layers: Sequence[Layer], options: PlanOptions, record: str, sha256: str
 ) -> CalibrationModel:
     """A model whose runs give the balance factors of the layers that are to be balanced."""
-    balanced = [layer for layer in layers if options.of(layer.name).migration_strength is not None]
-    keys = _keys(balanced)
+    balanced = {layer.name: layer for layer in layers if options.of(layer.name).migration_strength is not None}
+    targets = [_Target(layer.name, layer.node, layer.activation) for layer in balanced.values()]
+    keys = _keys(targets)
     channels = tuple(
         WatchedChannels(
-            layer.name,
-            keys[layer.name],
-            options.of(layer.name).migration_strength or 0.5,
-            tuple(weight_maxima(layer).tolist()),
+            name, keys[name], options.of(name).migration_strength or 0.5, tuple(weight_maxima(layer).tolist())
         )
-        for layer in balanced
+        for name, layer in balanced.items()
     )
     settings = RecorderSettings(record, options.feeds or 1, channels=channels)
 
-    def observe(layer: Layer, observation: Observation) -> Observation:
-        seen = channel_maxima(layer)
-        return Observation(
-            observation.node, observation.tensor, observation.key, channels=seen.maxima.size, axis=seen.axis
-        )
+    def observe(observation: Observation) -> Observation:
+        seen = channel_maxima(balanced[observation.key])
+        return replace(observation, channels=seen.maxima.size, axis=seen.axis)
 
-    return _calibration_model(prepared, balanced, keys, settings, sha256, observe)
+    return _calibration_model(prepared, targets, settings, sha256, observe)
 
 
 def range_model(
-    prepared: Prepared, layers: Sequence[Layer], options: PlanOptions, record: str, sha256: str
+    prepared: Prepared,
+    layers: Sequence[Layer],
+    inputs: Sequence[InputWish],
+    options: PlanOptions,
+    record: str,
+    sha256: str,
 ) -> CalibrationModel:
-    """A model whose runs give the activation scales of `layers`."""
-    keys = _keys(layers)
+    """A model whose runs give the activation scales of `layers` and of single `inputs`."""
+    targets = [_Target(layer.name, layer.node, layer.activation) for layer in layers]
+    choices = [options.of(layer.name).activation for layer in layers]
+    targets += [_Target(wish.site.key, wish.site.node, wish.site.tensor) for wish in inputs]
+    choices += [wish.activation for wish in inputs]
+    keys = _keys(targets)
     ranges = tuple(
-        WatchedRange(
-            layer.name,
-            keys[layer.name],
-            options.of(layer.name).activation,
-            Bounds(*output_bounds(layer.activation)),
-        )
-        for layer in layers
+        WatchedRange(target.name, keys[target.name], choice, Bounds(*output_bounds(target.tensor)))
+        for target, choice in zip(targets, choices, strict=True)
     )
     settings = RecorderSettings(record, options.feeds or 1, ranges=ranges, force_fp16=options.force_fp16)
+    divided = {target.name: prepared.divided.get(target.tensor.name) for target in targets}
 
-    def observe(layer: Layer, observation: Observation) -> Observation:
-        change = prepared.divided.get(layer.activation.name)
-        factor = None if change is None else change.inverse
-        return Observation(observation.node, observation.tensor, observation.key, factor)
+    def observe(observation: Observation) -> Observation:
+        change = divided[observation.key]
+        return observation if change is None else replace(observation, factor=change.inverse)
 
-    return _calibration_model(prepared, layers, keys, settings, sha256, observe)
+    return _calibration_model(prepared, targets, settings, sha256, observe)
 
 
-def _keys(layers: Iterable[Layer]) -> dict[str, str]:
-    """Layer name -> the name of the first layer that reads the same tensor; that is what it is observed under."""
+def _keys(targets: Iterable[_Target]) -> dict[str, str]:
+    """Name of each -> that of the first one that reads the same tensor, under which both are observed."""
     first: dict[int, str] = {}
-    return {layer.name: first.setdefault(id(layer.activation), layer.name) for layer in layers}
+    return {target.name: first.setdefault(id(target.tensor), target.name) for target in targets}
 
 
 def _calibration_model(
     prepared: Prepared,
-    layers: Sequence[Layer],
-    keys: dict[str, str],
+    targets: Sequence[_Target],
     settings: RecorderSettings,
     sha256: str,
-    observe: Callable[[Layer, Observation], Observation],
+    observe: Callable[[Observation], Observation],
 ) -> CalibrationModel:
+    """The source with names for all nodes, and an observer for each tensor that a target reads."""
     proto, base_dir = prepared.model.proto, prepared.model.base_dir
     model = import_model(proto, base_dir)
     name_nodes(model)
     spread_types(model)
     before = _names(model)
-    nodes = {node.name: node for graph in model.graphs() for node in graph.nodes}
+    nodes = {node.name: node for node in model.nodes()}
     tensors = {tensor.name: tensor for tensor in _tensors(model)}
+    observed = set(_keys(targets).values())
     observations = []
-    for layer in layers:
-        if keys[layer.name] == layer.name:
-            node = nodes[layer.name]
-            change = prepared.divided.get(layer.activation.name)
-            name = layer.activation.name if change is None else change.source
-            plain = Observation(node, tensors.get(name, node.inputs[0]), layer.name)
-            observations.append(observe(layer, plain))
+    for target in targets:
+        if target.name in observed:
+            change = prepared.divided.get(target.tensor.name)
+            name = target.tensor.name if change is None else change.source
+            node = nodes[target.node.name]
+            observations.append(observe(Observation(node, tensors.get(name, node.inputs[0]), target.name)))
     recorder = settings.identity(sha256)
     InsertObservers(recorder, settings.to_json(), observations, infer_types(proto, base_dir)).run(model)
     after = _names(model)
@@ -149,8 +159,7 @@ def _tensors(model: Model) -> Iterable[Tensor]:
 
 def _names(model: Model) -> tuple[dict[str, None], dict[str, None]]:
     """Names of all nodes, and of the initializers of the main graph."""
-    nodes = {node.name: None for graph in model.graphs() for node in graph.nodes}
-    return nodes, dict.fromkeys(model.graph.initializers)
+    return {node.name: None for node in model.nodes()}, dict.fromkeys(model.graph.initializers)
 
 
 def without_observers(proto: ModelProto, path: Path | str) -> tuple[ModelProto, CalibrationMark]:

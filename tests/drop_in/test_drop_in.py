@@ -307,3 +307,35 @@ def test_external_weights_stay_external(folder):
     amct_onnx.save_model("modified.onnx", "record.txt", "net")
     assert {path.name for path in folder.glob("v_*.external")} == {"v_deploy.external", "v_fakequant.external"}
     assert dict(load_record("record.txt").record.layers) == dict(direct().record.layers)
+
+
+def test_single_inputs_are_observed_like_layers(folder):
+    net = (
+        "[a] r = Conv(x, g) [m] s = MaxPool<kernel_shape = [2,2]>(r) t = Sigmoid(s) "
+        "[d] q = Add(s, t) y = Neg(q) z = Neg(r)"
+    )
+    onnx.save(parse(net, "float[n,4,5,5] x", "float y, float z", {"g": normal(6, 4, 1, 1)}), "model.onnx")
+    Path("net.cfg").write_text(
+        'batch_num: 3 tensor_quantize { layer_name: "d" input_index: 1 }'
+        'tensor_quantize { layer_name: "m" input_index: 0 }'
+    )
+    amct_onnx.create_quant_config("config.json", "model.onnx", config_defination="net.cfg")
+    quantize_and_run()
+    amct_onnx.save_model("modified.onnx", "record.txt", "net")
+    record = load_record("record.txt").record
+    assert set(record.layers) == {"a", "d:1", "m:0"}
+    assert dict(record.layers) == dict(direct().record.layers)
+    operators = [node.op_type for node in onnx.load("net_deploy_model.onnx").graph.node]
+    assert operators.count("AscendAntiQuant") == 2
+
+
+def test_a_scale_too_small_for_the_bias_is_raised_when_saving(folder):
+    small = {**WEIGHTS, "v": WEIGHTS["v"] * np.float32(1e-4), "p": np.full(6, 1e6, np.float32)}
+    onnx.save(parse(NET, "float[n,4,5,5] x", "float y, float z", small), "model.onnx")
+    quantize_and_run()
+    before = load_record("record.txt").record.layers["a"]
+    amct_onnx.save_model("modified.onnx", "record.txt", "net")
+    after = load_record("record.txt").record.layers["a"]
+    np.testing.assert_allclose(after.scale_w, 1e6 / (2**30 * before.scale_d), rtol=1e-5)
+    assert max(before.scale_w) < min(after.scale_w)
+    assert dict(load_record("record.txt").record.layers) == dict(direct().record.layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,21 +12,22 @@ import numpy as np
 
 from amct_onnx.analyse.calibration_model import CalibrationModel, balance_model, range_model
 from amct_onnx.analyse.configurable import plan_options
+from amct_onnx.analyse.input_wishes import find_inputs
 from amct_onnx.analyse.obstacles import weight_obstacle
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.weight_scales import WeightScales
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.configured import configure
 from amct_onnx.api.drop_in.files import absolute, announce, check_paths
+from amct_onnx.api.drop_in.layers import plain_layers
 from amct_onnx.api.drop_in.session import RECORDERS
 from amct_onnx.api.source import blaming_illegal_models, load_source, source_files
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import ExternalNaming, digest
-from amct_onnx.graph.files import write_model
+from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.passes.base import Refusal
-from amct_onnx.passes.fold_gemm import FoldGemm
-from amct_onnx.passes.locate import Layer, locate_layers
-from amct_onnx.record import LayerRecord, Record, RecordHeader, load_record, save_record
+from amct_onnx.passes.locate import Layer
+from amct_onnx.record import LayerRecord, Record, RecordHeader, format_record, load_record
 from amct_onnx.rewrite import Prepared
 
 
@@ -45,7 +47,7 @@ def quantize_preprocess(config_file: str, record_file: str, model_file: str, mod
         check_paths("quantize_preprocess", config_file=config_file, record_file=record_file, model_file=model_file)
         work = _Work(model_file, config_file, [record_file, modified_onnx_file], log)
         work.configured.config.balanced()
-        layers = _layers(work.prepared, work.options)
+        layers = plain_layers(work.prepared, work.options.skip)
         made = balance_model(work.prepared, layers, work.options, absolute(record_file), work.sha256)
         record = Record(header=RecordHeader(source_sha256=work.sha256, runs=(0, work.options.feeds or 1)))
         _write_calibration(made, modified_onnx_file, record, record_file)
@@ -68,14 +70,18 @@ def quantize_model(config_file: str, model_file: str, modified_onnx_file: str, r
         check_paths("quantize_model", config_file=config_file, model_file=model_file, record_file=record_file)
         work = _Work(model_file, config_file, [record_file, modified_onnx_file], log)
         prepared = work.balanced_by(record_file)
-        layers = _layers(prepared, work.options)
+        layers = plain_layers(prepared, work.options.skip)
         entries, refusals = _weight_entries(prepared, layers, work.options)
         for refusal in refusals:
             log.warning("layer '%s' stays float: %s", refusal.node, refusal.reason)
+        watched = [layer for layer in layers if layer.name in entries]
+        inputs, refused = find_inputs(prepared.model, watched, work.options.tensors)
+        for refusal in refused:
+            log.warning("input '%s' stays float: %s", refusal.node, refusal.reason)
+        entries.update({wish.site.key: LayerRecord(is_tensor_quantize=True) for wish in inputs})
         for name in prepared.skip_fusion:
             entries[name] = replace(entries.get(name, LayerRecord()), skip_fusion=True)
-        watched = [layer for layer in layers if layer.name in entries]
-        made = range_model(prepared, watched, work.options, absolute(record_file), work.sha256)
+        made = range_model(prepared, watched, inputs, work.options, absolute(record_file), work.sha256)
         record = Record(entries, header=RecordHeader(source_sha256=work.sha256, runs=(0, work.options.feeds or 1)))
         _write_calibration(made, modified_onnx_file, record, record_file)
         log.info("[quantize_model]: %d layers; run %s %d times", len(watched), modified_onnx_file, work.options.feeds)
@@ -116,13 +122,6 @@ class _Work:
         return self.prepared.balanced(factors)
 
 
-def _layers(prepared: Prepared, options: PlanOptions) -> list[Layer]:
-    """The layers to quantize, Gemms in the form that is quantized."""
-    names = {layer.name for layer in locate_layers(prepared.model, options.skip).layers}
-    FoldGemm(names).run(prepared.model)
-    return list(locate_layers(prepared.model, options.skip).layers)
-
-
 def _weight_entries(
     prepared: Prepared, layers: Iterable[Layer], options: PlanOptions
 ) -> tuple[dict[str, LayerRecord], list[Refusal]]:
@@ -148,7 +147,7 @@ def _weight_entries(
 
 def _write_calibration(made: CalibrationModel, model_path: str, record: Record, record_path: str) -> None:
     """Write both files; the recorder of the process starts over."""
-    write_model(made.model, Path(model_path), ExternalNaming.ONE_FILE)
-    Path(record_path).parent.mkdir(parents=True, exist_ok=True)
-    save_record(record, record_path)
+    with ExitStack() as staged:
+        write_model(made.model, Path(model_path), ExternalNaming.ONE_FILE, staged=staged)
+        staged.enter_context(replacing(Path(record_path))).write_text(format_record(record), encoding="utf-8")
     RECORDERS.forget(made.recorder)

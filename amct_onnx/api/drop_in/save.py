@@ -15,12 +15,13 @@ from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.assemble import assemble
 from amct_onnx.api.drop_in.files import check_paths
+from amct_onnx.api.drop_in.layers import plain_layers
 from amct_onnx.api.source import blaming_illegal_models, load_source, source_files
 from amct_onnx.errors import RecordError
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.passes.locate import locate_layers
-from amct_onnx.record import LoadedRecord, Record, load_record, save_record
+from amct_onnx.record import LayerRecord, LoadedRecord, Record, RecordHeader, load_record, save_record
 from amct_onnx.rewrite import OutputForm, Prepared
 from amct_onnx.rewrite.quants import prepare_for
 
@@ -51,6 +52,8 @@ def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> Non
                 "call of quantize_model wrote"
             )
         complete, missing = _complete(loaded, record_file)
+        if header and header.runs and header.runs[0] < header.runs[1]:
+            log.warning("%s: only %d of %d runs done; the scales rest on less data", record_file, *header.runs)
         for refusal in missing:
             log.warning("layer '%s' stays float: %s", refusal.node, refusal.reason)
         with blaming_illegal_models(proto, base_dir):
@@ -68,43 +71,44 @@ def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> Non
         saved = result.save(save_path, protect=[*files, Path(record_file)], with_plan=False)
         for note in result.report.notes:
             log.warning("%s", note)
-        for kind, path in saved.items():
-            log.info("[Utils]: The model file is saved in %s", path) if kind != "quant_json" else None
+        for form in result.models:
+            log.info("[Utils]: The model file is saved in %s", saved[form.value])
 
 
 def _complete(loaded: LoadedRecord, path: str) -> tuple[Record, list[Refusal]]:
-    """The record without the layers whose activation scale never came, and why.
+    """The record without the entries whose activation scale never came, and why.
 
     Raises:
-        RecordError: no layer has one.
+        RecordError: no entry has one.
     """
-    record, header = loaded.record, loaded.record.header
-    done = f"{header.runs[0]} of {header.runs[1]} runs done" if header and header.runs else "no run counted"
-    faults = "; ".join(header.faults) if header else ""
-    incomplete = {name: entry for name, entry in record.layers.items() if entry.scale_w and (entry.scale_d is None)}
-    if any(entry.scale_w for entry in record.layers.values()) and len(incomplete) == sum(
-        bool(entry.scale_w) for entry in record.layers.values()
-    ):
-        names = ", ".join(f"'{name}'" for name in list(incomplete)[:3])
+    record = loaded.record
+    wanted = {name: entry for name, entry in record.layers.items() if entry.scale_w or entry.is_tensor_quantize}
+    missing = [name for name, entry in wanted.items() if entry.scale_d is None]
+    state = _state_of_runs(record.header)
+    if wanted and len(missing) == len(wanted):
+        names = ", ".join(f"'{name}'" for name in missing[:3])
         raise RecordError(
-            f"{path}: no layer has scale_d, first {names} ({done}{'; ' + faults if faults else ''}); run the modified "
-            "model under amct_onnx.AMCT_SO first, batch_num times"
+            f"{path}: no layer has scale_d, first {names} ({state}); run the modified model under amct_onnx.AMCT_SO "
+            "first, batch_num times"
         )
-    if header and header.runs and header.runs[0] < header.runs[1]:
-        logging.getLogger("amct_onnx").warning("%s: only %s; the scales rest on fewer data than asked for", path, done)
-    layers = {
-        name: replace(entry, scale_w=(), offset_w=(), wts_type=None, act_type=None) if name in incomplete else entry
-        for name, entry in record.layers.items()
-    }
-    reason = f"no data reached it ({done}{'; ' + faults if faults else ''})"
-    return replace(record, layers=layers), [Refusal(name, "layer", reason) for name in incomplete]
+    layers = {name: entry for name, entry in record.layers.items() if name not in missing}
+    # What says more of a layer than its scales stays: it decides what is fused.
+    layers.update({name: LayerRecord(skip_fusion=True) for name in missing if record.layers[name].skip_fusion})
+    reason = f"no data reached it ({state})"
+    return replace(record, layers=layers), [Refusal(name, "layer", reason) for name in missing]
+
+
+def _state_of_runs(header: RecordHeader | None) -> str:
+    if header is None or header.runs is None:
+        return "no run counted"
+    return "; ".join([f"{header.runs[0]} of {header.runs[1]} runs done", *header.faults])
 
 
 def _fitted(prepared: Prepared, record: Record, path: str) -> Record:
     """The record with weight scales high enough for the biases; written back where that changed anything."""
     weights = WeightScales(prepared, PlanOptions())
     layers = dict(record.layers)
-    for layer in locate_layers(prepared.model).layers:
+    for layer in plain_layers(prepared):
         entry = layers.get(layer.name)
         if entry is None or entry.scale_d is None or not entry.scale_w:
             continue
@@ -119,7 +123,6 @@ def _fitted(prepared: Prepared, record: Record, path: str) -> Record:
         logging.getLogger("amct_onnx").info(
             "%s: scale_w of %d layers, first '%s', is raised until the int32 bias fits", path, len(changed), changed[0]
         )
-        stored = dict(load_record(path).record.layers)
-        stored.update({name: layers[name] for name in changed})
-        save_record(replace(load_record(path).record, layers=stored), path)
+        stored = load_record(path).record
+        save_record(replace(stored, layers={**stored.layers, **{name: layers[name] for name in changed}}), path)
     return replace(record, layers=layers)

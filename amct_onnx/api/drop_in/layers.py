@@ -1,0 +1,21 @@
+"""The layers that AMCT's functions work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from amct_onnx.passes.fold_gemm import FoldGemm
+from amct_onnx.passes.locate import Layer, locate_layers
+from amct_onnx.rewrite import Prepared
+
+
+def plain_layers(prepared: Prepared, skip: Iterable[str] = ()) -> list[Layer]:
+    """The layers to quantize, bodies included; Gemms are brought into the form that is quantized, in place.
+
+    Args:
+        prepared: the model; only its Gemms change.
+        skip: names of layers to leave out.
+    """
+    names = {layer.name for layer in locate_layers(prepared.model, skip).layers}
+    FoldGemm(names).run(prepared.model)
+    return list(locate_layers(prepared.model, skip).layers)
