@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,25 @@ def _files(folder: Path) -> list[Path]:
     if not files:
         raise DataError(f"{folder}: the folder holds no .bin file; save each array of this input as one")
     return files
+
+
+def load_data(
+    input_shape: Mapping[str, Sequence[int]],
+    data_dir: Sequence[str | os.PathLike[str]],
+    data_types: Sequence[DTypeLike],
+    batch_num: int,
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Feeds of the first `batch_num` files of each folder, under AMCT's name and order of arguments.
+
+    Raises:
+        DataError: there are fewer files.
+    """
+    feeds = BinFeeds(data_dir, input_shape, data_types)
+    if len(feeds) < batch_num:
+        raise DataError(
+            f"{feeds.folders[0]} holds {len(feeds)} .bin files, fewer than batch_num, which is {batch_num}; give more"
+        )
+    return islice(iter(feeds), batch_num)
 
 
 def parse_folders(text: str) -> tuple[Path, ...]:

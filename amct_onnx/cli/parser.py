@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from amct_onnx import __version__
-from amct_onnx.cli import apply, config, demo, inspect, quantize, record
+from amct_onnx.cli import apply, calibration, config, demo, inspect, quantize, record
 from amct_onnx.cli.data_flags import add_data_flags
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -30,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_inspect(commands, common)
     _add_record(commands, common)
     _add_config(commands, common)
+    _add_calibration(commands, common)
     _add_demo(commands, common)
     return parser
 
@@ -150,6 +151,12 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
     )
     _add_json(parser)
     parser.set_defaults(run=quantize.run)
+
+
+def _add_calibration(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("calibration", parents=[common], help="quantize with AMCT's own flags")
+    calibration.add_flags(parser)
+    parser.set_defaults(run=calibration.run)
 
 
 def _add_apply(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]

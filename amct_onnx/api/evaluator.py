@@ -1,0 +1,98 @@
+"""Evaluators: a user's own code that runs a model on data, as AMCT's command line takes it."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from amct_onnx.errors import UsageError
+
+_MODULE = "amct_onnx_user_evaluator"
+
+
+class AutoCalibrationEvaluatorBase(ABC):
+    """What an evaluator has to offer."""
+
+    @abstractmethod
+    def calibration(self, model_file: str) -> None:
+        """Run the model ``batch_num`` times under ``amct_onnx.AMCT_SO``."""
+
+    def evaluate(self, model_file: str) -> Any:
+        """A measure of the model's quality; only a search for the best config asks for it."""
+        raise NotImplementedError(f"{type(self).__name__} does not evaluate")
+
+    def metric_eval(self, original_metric: Any, new_metric: Any) -> tuple[bool, Any]:
+        """Whether the new measure is good enough, and what was lost; only a search asks for it."""
+        raise NotImplementedError(f"{type(self).__name__} does not compare measures")
+
+
+def load_evaluator(path: Path) -> Any:
+    """The evaluator in a Python file: an object with a ``calibration`` method, or the one class that makes such.
+
+    Raises:
+        UsageError: the file cannot be run, or holds no such object, or several.
+    """
+    module = _run(path)
+    objects = {
+        name: value
+        for name, value in vars(module).items()
+        if not inspect.isclass(value) and not inspect.ismodule(value) and callable(getattr(value, "calibration", None))
+    }
+    distinct = list({id(value): value for value in objects.values()}.values())
+    if len(distinct) == 1:
+        return distinct[0]
+    if distinct:
+        raise UsageError(f"{path}: several evaluators stand in it: {', '.join(sorted(objects))}; keep one")
+    classes = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and value.__module__ == _MODULE and callable(getattr(value, "calibration", None))
+    ]
+    if len(classes) != 1:
+        raise UsageError(
+            f"{path}: no evaluator stands in it; end it with an object that has calibration(self, model_file)"
+        )
+    try:
+        return classes[0]()
+    except Exception as error:
+        raise UsageError(
+            f"{path}: {classes[0].__name__}() fails: {type(error).__name__}: {error}; make the object in the file"
+        ) from error
+
+
+def calibrate_by(evaluator: Any, model_file: str, path: Path) -> None:
+    """Let an evaluator run a calibration model.
+
+    Raises:
+        UsageError: it raises something.
+    """
+    try:
+        evaluator.calibration(model_file)
+    except Exception as error:
+        raise UsageError(
+            f"{path}: calibration({model_file!r}) fails: {type(error).__name__}: {error}; --traceback shows where"
+        ) from error
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; give the Python file that holds the evaluator")
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: this is no Python file; give one that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE] = module
+    # As when the file is run by itself, its neighbours can be imported.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{path}: running it fails: {type(error).__name__}: {error}; correct the file") from error
+    finally:
+        sys.path.pop(0)
+    return module

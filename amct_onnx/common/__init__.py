@@ -1,0 +1,1 @@
+"""Import paths that scripts for AMCT use; everything here lives elsewhere."""

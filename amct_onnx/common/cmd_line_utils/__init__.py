@@ -1,0 +1,1 @@
+"""Helpers of AMCT's command line, where scripts for AMCT import them from."""
