@@ -148,10 +148,11 @@ def attribute_findings(model: Model) -> Iterator[DeployFinding]:
                 found = "is missing" if value is None else f"is {value!r}, not of type FLOAT"
                 yield _finding("attribute", node, f"attribute {name} {found}; the compiler takes 0.0 instead")
         kind = node.attrs.get("dst_type", "INT8" if node.op == "AscendAntiQuant" else None)
-        if kind not in OFFSETS:
+        offsets = OFFSETS.get(kind.rstrip(" ")) if isinstance(kind, str) else None
+        if offsets is None:
             found = "is missing" if kind is None else f"is {kind!r}"
             yield _finding("attribute", node, f"attribute dst_type {found}; it is one of {', '.join(OFFSETS)}")
-        yield from _value_findings(node, OFFSETS.get(kind, OFFSETS["INT8"]))
+        yield from _value_findings(node, offsets or OFFSETS["INT8"])
 
 
 def _value_findings(node: Node, offsets: tuple[int, int]) -> Iterator[DeployFinding]:
@@ -177,6 +178,9 @@ def type_findings(layers: Iterable[DeployedLayer]) -> Iterator[DeployFinding]:
             yield from _type_findings(layer, "weight", layer.weight, np.int8)
             if layer.weight is None:
                 yield _finding("weight", layer.node, "its weight is not a constant")
+            elif len(layer.weight.shape) < 2:
+                message = f"its weight has shape {list(layer.weight.shape)}, which holds no channels"
+                yield _finding("weight", layer.node, message)
         yield from _type_findings(layer, "bias", layer.bias, np.int32)
 
 
@@ -226,7 +230,9 @@ def _channels_out(layer: DeployedLayer) -> int | None:
     if layer.spec.weight is None:
         return 1
     weight = layer.weight
-    return None if weight is None else layer.spec.out_channels(layer.node, _shape(weight)).count
+    return (
+        None if weight is None or len(weight.shape) < 2 else layer.spec.out_channels(layer.node, _shape(weight)).count
+    )
 
 
 def channel_findings(model: Model, layers: Iterable[DeployedLayer]) -> Iterator[DeployFinding]:
@@ -234,7 +240,7 @@ def channel_findings(model: Model, layers: Iterable[DeployedLayer]) -> Iterator[
     packed = {entry.key: entry.value for entry in model.proto.metadata_props}.get(PACKED_LAYERS)
     halved = set(json.loads(packed)) if packed else set()
     for layer in layers:
-        if layer.weight is None:
+        if layer.weight is None or len(layer.weight.shape) < 2:
             continue
         count = layer.spec.in_channels(layer.node, _shape(layer.weight)).count * (1 + (layer.node.name in halved))
         if count <= FEW_CHANNELS:

@@ -54,6 +54,7 @@ def found(model: ModelProto) -> list[tuple[str, str, bool]]:
         conv(),
         conv(p=bits(0.5)),
         conv(CONV.replace("INT8", "INT16").replace("-3.0", "-300.0")),
+        conv(CONV.replace("INT8", "INT8  ")),
         parse(PRODUCT, "float[1,17] x", "float[1,2] y", MATRIX),
     ],
 )
@@ -157,6 +158,7 @@ def test_the_largest_step_that_a_record_may_have() -> None:
     ("weights", "rule", "node", "message"),
     [
         ({"w": normal(2, 17, 1, 1)}, "weight", "conv", "its weight is float32; a quantized layer has int8"),
+        ({"w": np.array(1, np.int8)}, "weight", "conv", "its weight has shape [], which holds no channels"),
         ({"b": normal(2)}, "bias", "conv", "its bias is float32; a quantized layer has int32"),
         ({"p": np.array([0.5], np.float32)}, "parameter", "conv_dequant", "its second input is float32; it takes"),
         ({"p": bits(1, 1, 1)}, "parameter", "conv_dequant", "its parameter has shape [3]; it takes [1] or [2]"),
