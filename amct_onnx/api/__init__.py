@@ -4,6 +4,7 @@ from amct_onnx.analyse.calibration_file import load_calibration, merge_calibrati
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.api.compress import apply, quantize
 from amct_onnx.api.configured import resolve_config
+from amct_onnx.api.deploy_check import check_deploy
 from amct_onnx.api.inspection import Inspection, NodeFacts, inspect
 from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report, SavedFiles, TrialResult
 
@@ -18,6 +19,7 @@ __all__ = [
     "SavedFiles",
     "TrialResult",
     "apply",
+    "check_deploy",
     "inspect",
     "load_calibration",
     "merge_calibrations",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from amct_onnx.api.deploy_check import check_built
 from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report
 from amct_onnx.passes.base import PassTiming, Refusal
 from amct_onnx.passes.input_sites import InputSites
@@ -55,6 +56,7 @@ def assemble(
     timings.update({form.value: tuple(seconds) for form, (_, seconds) in rewritten.items()})
     survey = locate_layers(prepared.model)
     warnings = [str(finding) for finding in (*said.findings, *more)]
+    models = {form: built for form, (built, _) in rewritten.items()}
     report = Report(
         layers=_summaries(prepared, survey, quants),
         inputs=_input_summaries(prepared, said.inputs),
@@ -62,9 +64,9 @@ def assemble(
         feeds=feeds,
         qdq_tensors=len(pairs) if OutputForm.QDQ in forms else 0,
         notes=(*notes, *warnings, *_notes(prepared, survey, quants, forms, by_config=by_config)),
+        deploy=check_built(models[OutputForm.ASCEND]) if OutputForm.ASCEND in models else (),
         timings=timings,
     )
-    models = {form: built for form, (built, _) in rewritten.items()}
     return CompressionResult(plain_record(record), plain_record(tensors), models, report)
 
 

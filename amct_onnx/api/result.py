@@ -18,6 +18,7 @@ from amct_onnx.errors import UsageError
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.passes.base import PassTiming, Refusal
+from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.record import Record, format_record
 from amct_onnx.rewrite import OutputForm
 
@@ -86,6 +87,7 @@ class Report:
         trials: each runnable form tried out.
         notes: sentences a user should know.
         inputs: inputs of nodes that are quantized besides the layers.
+        deploy: what the Ascend compiler will find in the deploy model, when that is made.
         timings: seconds of each pass, by output form (``prepare`` for what comes first).
     """
 
@@ -96,6 +98,7 @@ class Report:
     trials: tuple[TrialResult, ...] = ()
     notes: tuple[str, ...] = ()
     inputs: tuple[InputSummary, ...] = ()
+    deploy: tuple[DeployFinding, ...] = field(default=(), repr=False)
     timings: Mapping[str, tuple[PassTiming, ...]] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,6 +111,7 @@ class Report:
             "qdq_tensors": self.qdq_tensors,
             "trials": [asdict(trial) for trial in self.trials],
             "notes": list(self.notes),
+            "deploy_findings": [asdict(finding) for finding in self.deploy],
         }
 
 

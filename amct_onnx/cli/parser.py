@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from amct_onnx import __version__
-from amct_onnx.cli import apply, calibration, config, demo, inspect, quantize, record
+from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, quantize, record
 from amct_onnx.cli.data_flags import add_data_flags
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -28,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_quantize(commands, common)
     _add_apply(commands, common)
     _add_inspect(commands, common)
+    _add_check_deploy(commands, common)
     _add_record(commands, common)
     _add_config(commands, common)
     _add_calibration(commands, common)
@@ -178,6 +179,15 @@ def _add_inspect(commands: argparse._SubParsersAction, common: argparse.Argument
     parser.add_argument("model", type=Path, metavar="MODEL")
     _add_json(parser)
     parser.set_defaults(run=inspect.run)
+
+
+def _add_check_deploy(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser(
+        "check-deploy", parents=[common], help="show what the Ascend compiler will ask of a deploy model"
+    )
+    parser.add_argument("model", type=Path, metavar="FILE", help="a *_deploy_model.onnx, of this tool or of AMCT")
+    _add_json(parser)
+    parser.set_defaults(run=check_deploy.run)
 
 
 def _add_record(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]

@@ -9,6 +9,7 @@ from typing import Any
 
 from amct_onnx.api import CompressionResult, Report, SavedFiles
 from amct_onnx.cli.console import Console
+from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime.machine import saturation_note
 
@@ -35,6 +36,7 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
         console.say(f"tried {trial.form} on the first {trial.feeds} feeds: {outcome}{_speed(trial.speed_up)}")
     for note in report.notes:
         console.say(f"note: {note}")
+    show_deploy_findings(console, report.deploy)
     machine = saturation_note() if OutputForm.QDQ in result.models else None
     if machine:
         console.say(f"note: {machine}")
@@ -68,6 +70,18 @@ def show_refusals(console: Console, report: Report) -> None:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         advice = f" (remedy: {remedy})" if remedy else ""
         console.say(f"  {op_type} {', '.join(names[:_NAMED])}{more}: {reason}{advice}")
+
+
+def show_deploy_findings(console: Console, findings: Iterable[DeployFinding]) -> None:
+    """List what the Ascend compiler will find, equal findings together."""
+    groups: dict[tuple[bool, str, str], list[str]] = {}
+    for finding in findings:
+        groups.setdefault((finding.stops, finding.message, finding.remedy), []).append(finding.node)
+    for (stops, message, remedy), names in groups.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        where = f"{', '.join(names[:_NAMED])}{more}: " if names[0] else ""
+        kind = "stops the Ascend compiler" if stops else "for the Ascend compiler"
+        console.say(f"{kind}: {where}{message} (remedy: {remedy})")
 
 
 def show_timings(console: Console, report: Report) -> None:

@@ -23,7 +23,7 @@ from onnx import (
 )
 
 from amct_onnx.errors import ModelError
-from amct_onnx.graph.model import Graph, Model
+from amct_onnx.graph.model import Graph, Model, import_model
 from amct_onnx.graph.parts import Constant, Node, collection_paused
 from amct_onnx.graph.protos import copy_fields, nested_tensors
 from amct_onnx.graph.weights import StoredValues, Values, stored_bytes
@@ -85,6 +85,13 @@ class BuiltModel:
         for tensor, values in self.external_nested(proto):
             make_inline(tensor, values)
         return proto
+
+    def to_model(self) -> Model:
+        """Imported again, for who wants to look at what will be written; weights are still references."""
+        model = import_model(self.skeleton, self.base_dir)
+        for name, constant in model.graph.initializers.items():
+            constant.values = self.values[name]._values
+        return model
 
 
 def make_inline(tensor: TensorProto, values: Values) -> None:
