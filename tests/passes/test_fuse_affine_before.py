@@ -109,7 +109,9 @@ def test_what_a_body_reads_stays() -> None:
     proto, result = after(model, FuseAffineBefore())
     assert result == PassResult()
     feed = data(2, 4, 7, 7) | {"q": np.array(True)}
-    np.testing.assert_array_equal(run(proto, feed)[0], run(model, feed)[0])
+    # Older releases of onnxruntime end the process when they optimize such a graph themselves.
+    got, expected = (run(each, feed, optimized=False)[0] for each in (proto, model))
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_a_shared_weight_stays() -> None:
