@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, TensorOptions
+from amct_onnx.config import ActivationAlgorithm, LayerOptions, TensorOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,3 @@ class PlanOptions:
         algorithms = {options.activation.algorithm for options in (self.default, *self.layers.values())}
         algorithms |= {entry.activation.algorithm for entry in self.tensors}
         return algorithms != {ActivationAlgorithm.MINMAX}
-
-    @property
-    def tensor_activation(self) -> ActivationOptions:
-        """How what only the QDQ form quantizes is quantized."""
-        return self.default.activation

@@ -95,21 +95,36 @@ def quantize(
         dmq=_strength(dmq),
         skip_fusion=(skip_fusion,) if isinstance(skip_fusion, str) else tuple(skip_fusion),
         do_fusion=do_fusion,
+        reduce_range=reduce_range,
     )
     if config is not None:
         refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
+    return _quantized(model, data, config, choices, forms, target, trial=trial, progress=progress)
+
+
+def _quantized(
+    model: Source,
+    data: Any | Calibration,
+    config: ConfigSource | None,
+    choices: _Choices,
+    forms: Collection[OutputForm],
+    target: QdqTarget,
+    *,
+    trial: bool,
+    progress: Progress | None,
+) -> CompressionResult:
+    """Plan, rewrite, try out."""
     proto, base_dir = load_source(model)
     with blaming_illegal_models(proto, base_dir):
         prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
-        options = replace(options, reduce_range=reduce_range, qdq_tensors=OutputForm.QDQ in forms)
-        factors = choose_balance(prepared, options, data, progress=progress)
-        prepared = prepared.balanced(factors)
+        options = replace(options, reduce_range=choices.reduce_range, qdq_tensors=OutputForm.QDQ in forms)
+        prepared = prepared.balanced(choose_balance(prepared, options, data, progress=progress))
         plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
         result = assemble(
             prepared,
             plan.record,
             plan.tensors,
-            forms,
+            tuple(forms),
             target,
             refusals=plan.refusals,
             feeds=plan.calibration.feeds,
@@ -139,6 +154,7 @@ class _Choices:
     dmq: float | None
     skip_fusion: tuple[str, ...]
     do_fusion: bool
+    reduce_range: bool
 
     def flags(self) -> dict[str, object]:
         """Those that a config decides, and whether they were given."""

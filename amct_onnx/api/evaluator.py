@@ -16,19 +16,11 @@ _MODULE = "amct_onnx_user_evaluator"
 
 
 class AutoCalibrationEvaluatorBase(ABC):
-    """What an evaluator has to offer."""
+    """What an evaluator has to offer; what else a script defines in it, like ``evaluate``, is not asked for."""
 
     @abstractmethod
     def calibration(self, model_file: str) -> None:
         """Run the model ``batch_num`` times under ``amct_onnx.AMCT_SO``."""
-
-    def evaluate(self, model_file: str) -> Any:
-        """A measure of the model's quality; only a search for the best config asks for it."""
-        raise NotImplementedError(f"{type(self).__name__} does not evaluate")
-
-    def metric_eval(self, original_metric: Any, new_metric: Any) -> tuple[bool, Any]:
-        """Whether the new measure is good enough, and what was lost; only a search asks for it."""
-        raise NotImplementedError(f"{type(self).__name__} does not compare measures")
 
 
 def load_evaluator(path: Path) -> Any:

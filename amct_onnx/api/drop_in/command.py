@@ -47,7 +47,7 @@ def calibrate_with_data(
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    with amct_log("calibration"):
+    with amct_log():
         inputs = [*files, *([calibration_config] if calibration_config else [])]
         check_outputs(_outputs(save_path), [model, *inputs])
         request = load_request(calibration_config) if calibration_config else arguments_request(batch_num=batch_num)

@@ -37,7 +37,7 @@ def create_quant_config(
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    with amct_log("create_quant_config") as log:
+    with amct_log() as log:
         check_paths("create_quant_config", config_file=config_file, model_file=model_file)
         proto, base_dir = load_source(model_file)
         targets = [config_file] + ([updated_model] if updated_model else [])

@@ -43,7 +43,7 @@ def quantize_preprocess(config_file: str, record_file: str, model_file: str, mod
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    with amct_log("quantize_preprocess") as log:
+    with amct_log() as log:
         check_paths("quantize_preprocess", config_file=config_file, record_file=record_file, model_file=model_file)
         work = _Work(model_file, config_file, [record_file, modified_onnx_file], log)
         work.configured.config.balanced()
@@ -66,7 +66,7 @@ def quantize_model(config_file: str, model_file: str, modified_onnx_file: str, r
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    with amct_log("quantize_model") as log:
+    with amct_log() as log:
         check_paths("quantize_model", config_file=config_file, model_file=model_file, record_file=record_file)
         work = _Work(model_file, config_file, [record_file, modified_onnx_file], log)
         prepared = work.balanced_by(record_file)

@@ -39,7 +39,7 @@ def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> Non
         RecordError: the record lacks scales, or belongs to another model.
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    with amct_log("save_model") as log:
+    with amct_log() as log:
         check_paths("save_model", record_file=record_file, save_path=save_path)
         proto, base_dir = load_source(modified_onnx_file)
         files = source_files(modified_onnx_file, proto, base_dir)
