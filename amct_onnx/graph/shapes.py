@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from amct_onnx.graph.light import lighten
 
@@ -40,8 +41,33 @@ def infer_types(proto: ModelProto, base_dir: Path | None = None) -> dict[str, in
     return {info.name: info.type.tensor_type.elem_type for info in infos if info.type.HasField("tensor_type")}
 
 
+def infer_infos(
+    proto: ModelProto, base_dir: Path | None = None, fed: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, ValueInfoProto]:
+    """Type and shape of every tensor that inference can tell from the inputs, of these shapes where `fed` has them.
+
+    What the model declares of other tensors is not believed: the runtime does not either.
+    """
+    light, _ = lighten(proto, base_dir)
+    del light.graph.value_info[:]
+    for info in light.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    for info in light.graph.input:
+        if fed and info.name in fed and info.type.HasField("tensor_type"):
+            shape = info.type.tensor_type.shape
+            shape.ClearField("dim")
+            for size in fed[info.name]:
+                shape.dim.add(dim_value=size)
+    light = _infer(light)
+    return {info.name: info for info in (*light.graph.input, *light.graph.output, *light.graph.value_info)}
+
+
 def _inferred(proto: ModelProto, base_dir: Path | None) -> ModelProto:
     light, _ = lighten(proto, base_dir)
+    return _infer(light)
+
+
+def _infer(light: ModelProto) -> ModelProto:
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError):
         light = onnx.shape_inference.infer_shapes(light, data_prop=True)
     return light
