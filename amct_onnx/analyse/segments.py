@@ -21,7 +21,7 @@ from amct_onnx.runtime import Part
 
 SEGMENT_BYTES = 2**23
 """Watched bytes that are worth a segment."""
-MOST_SEGMENTS = 8
+MOST_SEGMENTS = 12
 """More save little and cost: each is a session of its own."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,8 +13,8 @@ from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
 from amct_onnx.analyse.segments import inputs_alone, segments
 from amct_onnx.errors import DataError
 from amct_onnx.graph.weights import Array
-from amct_onnx.runtime import fetch, input_specs, open_session
-from amct_onnx.runtime.memory import empty_shared_arena, release_freed
+from amct_onnx.runtime import InputSpec, fetch, input_specs, open_session
+from amct_onnx.runtime.memory import empty_shared_arena
 
 KEPT_SAMPLES = 4
 
@@ -68,25 +67,40 @@ def walk(
     samples: list[Feed] = []
     count = 0
     opened: _Opened | None = None
-    feeds = islice(iterate_feeds(data, inputs), limit)
+    number = -1
+    feeds = iterate_feeds(data, inputs)
     try:
-        for feed in progress(feeds) if progress else feeds:
+        for number, feed in enumerate(progress(feeds) if progress else feeds):
+            if _is_empty(feed, inputs):
+                continue
             opened = opened or _Opened(proto, base_dir, watchers, fed, feed)
             try:
                 opened.run(feed)
             except DataError as error:
-                raise DataError(f"{feed_label(data, count)}: {error}") from error
+                raise DataError(f"{feed_label(data, number)}: {error}") from error
             count += 1
             if len(samples) < KEPT_SAMPLES:
                 samples.append(feed)
+            if count == limit:
+                break
         not_float = opened.not_float if opened else frozenset()
     finally:
         if opened:
             opened.close()
+    if not count and number >= 0:
+        raise DataError(f"all {number + 1} feeds of the calibration data are empty batches; give at least one sample")
     if not count:
         raise DataError("the calibration data holds no feed; give at least one sample")
     check_enough(count, limit)
     return Walk(count, tuple(samples), not_float)
+
+
+def _is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:
+    """Whether a feed is a batch of nothing: every array whose first size is free has none; a cache may be empty."""
+    batches = [
+        len(feed[spec.name]) for spec in inputs if feed[spec.name].ndim and not isinstance((*spec.shape, None)[0], int)
+    ]
+    return bool(batches) and not any(batches)
 
 
 def check_enough(count: int, wanted: int | None) -> None:
@@ -140,8 +154,6 @@ class _Opened:
         self._sessions.clear()
         if len(self._parts) > 1:
             empty_shared_arena()
-        else:
-            release_freed()
 
 
 def _show(watchers: Sequence[Watcher], array: Array) -> None:

@@ -52,7 +52,7 @@ def try_models(
     for form in sorted(runnable, key=lambda form: form not in timed):
         session = session if form in timed else None
         trials[form] = _try(form, models[form], names, samples, wanted, beside=session)
-        release_freed()
+        release_freed(models[form].nbytes)
     return tuple(trials[form] for form in runnable)
 
 

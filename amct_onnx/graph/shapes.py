@@ -14,7 +14,9 @@ from amct_onnx.graph.light import lighten
 Shape = tuple[int | str | None, ...]
 
 
-def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, Shape]:
+def infer_shapes(
+    proto: ModelProto, base_dir: Path | None = None, fed: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Shape]:
     """Shape of every tensor of the main graph that inference can tell; free sizes are names or None.
 
     Models that onnx's inference refuses give what the model itself declares.
@@ -22,8 +24,9 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
     Args:
         proto: the model.
         base_dir: folder of external weights, from which small tensors are read since they may hold shapes.
+        fed: input -> shape, to take in place of what the model declares.
     """
-    light = _inferred(proto, base_dir)
+    light = _inferred(proto, base_dir, fed or {})
     shapes: dict[str, Shape] = {}
     for info in (*light.graph.value_info, *light.graph.input, *light.graph.output):
         kind = info.type.tensor_type
@@ -36,7 +39,7 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
 
 def infer_types(proto: ModelProto, base_dir: Path | None = None) -> dict[str, int]:
     """Element type (TensorProto.DataType) of every tensor of the main graph that inference can tell."""
-    light = _inferred(proto, base_dir)
+    light = _inferred(proto, base_dir, {})
     infos = (*light.graph.value_info, *light.graph.input, *light.graph.output)
     return {info.name: info.type.tensor_type.elem_type for info in infos if info.type.HasField("tensor_type")}
 
@@ -52,19 +55,24 @@ def infer_infos(
     del light.graph.value_info[:]
     for info in light.graph.output:
         info.type.tensor_type.ClearField("shape")
-    for info in light.graph.input:
-        if fed and info.name in fed and info.type.HasField("tensor_type"):
-            shape = info.type.tensor_type.shape
-            shape.ClearField("dim")
-            for size in fed[info.name]:
-                shape.dim.add(dim_value=size)
+    _fix(light, fed or {})
     light = _infer(light)
     return {info.name: info for info in (*light.graph.input, *light.graph.output, *light.graph.value_info)}
 
 
-def _inferred(proto: ModelProto, base_dir: Path | None) -> ModelProto:
+def _inferred(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequence[int]]) -> ModelProto:
     light, _ = lighten(proto, base_dir)
+    _fix(light, fed)
     return _infer(light)
+
+
+def _fix(light: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
+    for info in light.graph.input:
+        if info.name in fed and info.type.HasField("tensor_type"):
+            shape = info.type.tensor_type.shape
+            shape.ClearField("dim")
+            for size in fed[info.name]:
+                shape.dim.add(dim_value=size)
 
 
 def _infer(light: ModelProto) -> ModelProto:

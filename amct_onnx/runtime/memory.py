@@ -14,8 +14,16 @@ SHARED_ARENA = "session.use_env_allocators"
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
 
-def release_freed() -> None:
-    """Give back to the system what was freed; glibc keeps it for later, which peaks on top of what comes next."""
+LARGE = 2**24
+
+
+def release_freed(nbytes: int = LARGE) -> None:
+    """Give back to the system what was freed; glibc keeps it for later, which peaks on top of what comes next.
+
+    Nothing is done for less than :data:`LARGE` bytes: soon needed again, they cost more than they gain.
+    """
+    if nbytes < LARGE:
+        return
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from amct_onnx.errors import AmctError, DataError, ModelError
 from amct_onnx.graph.build import BuiltModel
-from amct_onnx.runtime.lending import Part, lend_built, lend_proto
+from amct_onnx.runtime.lending import Loan, Part, lend_built, lend_proto
 from amct_onnx.runtime.memory import SHARED_ARENA, make_shared_arena, release_freed
 
 InferenceSession: TypeAlias = ort.InferenceSession
@@ -112,8 +112,12 @@ def open_session(
         with contextlib.suppress(UnicodeEncodeError):
             folder.encode()
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    lent: dict[str, ort.OrtValue] = {}
+    nbytes = 0
     try:
-        source, lent = _source(model, part)
+        source, loan = _source(model, part)
+        nbytes = sum(array.nbytes for array in loan.values())
+        lent = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in loan.items()}
         if lent:
             options.add_external_initializers(list(lent), list(lent.values()))
             for name, value in lent.items():
@@ -126,20 +130,19 @@ def open_session(
         # onnxruntime's exceptions share no base class of their own.
         raise ModelError(f"onnxruntime cannot load the model: {_explained(error)}") from error
     finally:
-        release_freed()
+        release_freed(nbytes)
     # The runtime reads them in place and owns none.
     session.lent = lent
     return session
 
 
-def _source(model: ModelProto | BuiltModel | Path, part: Part | None) -> tuple[str | bytes, dict[str, ort.OrtValue]]:
+def _source(model: ModelProto | BuiltModel | Path, part: Part | None) -> tuple[str | bytes, Loan]:
     """What a session is made from, and the large weights that are handed over beside it."""
     if isinstance(model, Path):
         return str(model), {}
     light, loan = lend_built(model) if isinstance(model, BuiltModel) else lend_proto(model, part)
     _make_names_distinct(light)
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in loan.items()}
-    return light.SerializeToString(), values
+    return light.SerializeToString(), loan
 
 
 def _make_names_distinct(model: ModelProto) -> None:
