@@ -135,32 +135,6 @@ def parse_folders(text: str) -> tuple[Path, ...]:
     return tuple(Path(part.strip()) for part in text.split(";") if part.strip())
 
 
-def parse_input_shape(text: str) -> dict[str, tuple[int, ...]]:
-    """``"name:1,3,224,224;other:1,16"`` as shapes by input name; what stands behind the last colon is the shape.
-
-    Raises:
-        UsageError: an entry has no name, no shape, or a size that is no positive number; or a name comes twice.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for part in filter(str.strip, text.split(";")):
-        name, colon, sizes = part.strip().rpartition(":")
-        if not colon or not name:
-            raise UsageError(f"input shape '{part.strip()}' is not of the form name:1,3,224,224; write it so")
-        if name in shapes:
-            raise UsageError(f"the input shapes name input '{name}' twice; delete one")
-        shapes[name] = tuple(_size(size.strip(), name) for size in sizes.split(","))
-    if not shapes:
-        raise UsageError("no input shape was given; write name:1,3,224,224, with ; between inputs")
-    return shapes
-
-
-def _size(text: str, name: str) -> int:
-    # Not isdigit, which takes digits that int refuses.
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise UsageError(f"input shape of '{name}': '{text}' is no size; raw files need fixed sizes of 1 or more")
-    return int(text)
-
-
 def parse_data_types(text: str) -> tuple[np.dtype[Any], ...]:
     """``"float32;int64"`` as numpy types, one per input.
 

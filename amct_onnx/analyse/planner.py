@@ -34,6 +34,7 @@ from amct_onnx.passes.locate import Layer, Survey, locate_layers
 from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, runs_on_integers, scale_source
 from amct_onnx.record import LayerRecord, Record, RecordHeader
 from amct_onnx.rewrite import Prepared
+from amct_onnx.stopwatch import Stopwatch
 
 _NO_PAIRS = Placement((), ())
 MINIMUM_PAIR_DB = 15.0
@@ -49,12 +50,14 @@ class Plan:
         tensors: quantization of what only the QDQ form quantizes, keyed by tensor name.
         refusals: candidates that stay float, with the reason.
         calibration: the statistics it rests on.
+        seconds: what calibrating and choosing scales took.
     """
 
     record: Record
     tensors: Record
     refusals: tuple[Refusal, ...] = ()
     calibration: Calibration = field(default_factory=lambda: Calibration({}, 0), compare=False, repr=False)
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
 
 
 def make_plan(
@@ -74,6 +77,7 @@ def make_plan(
         UsageError: a layer to skip does not exist.
         DataError: the data does not fit the model.
     """
+    watch = Stopwatch()
     model = prepared.model.copy()
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
@@ -96,8 +100,10 @@ def make_plan(
             limit=options.feeds,
         )
         calibration = replace(found, source_sha256=sha256)
+    watch.lap("calibrating")
     plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
-    return replace(plan, record=_with_skips(plan.record, prepared.skip_fusion))
+    watch.lap("choosing scales")
+    return replace(plan, record=_with_skips(plan.record, prepared.skip_fusion), seconds=watch.seconds)
 
 
 def _with_skips(record: Record, names: Collection[str]) -> Record:

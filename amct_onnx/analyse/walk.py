@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
+from amct_onnx.analyse.segments import inputs_alone, segments
 from amct_onnx.errors import DataError
 from amct_onnx.graph.weights import Array
-from amct_onnx.runtime import InferenceSession, fetch, input_specs, open_session
+from amct_onnx.runtime import InputSpec, fetch, input_specs, open_session
+from amct_onnx.runtime.memory import empty_shared_arena
 
 KEPT_SAMPLES = 4
 
@@ -61,29 +62,45 @@ def walk(
         DataError: no feed, fewer than asked for, or a feed that does not fit.
         ModelError: onnxruntime cannot load the model.
     """
-    session = open_session(_with_outputs(proto, watchers), base_dir=base_dir, lean=True)
-    inputs = input_specs(session)
-    kinds = {node.name: node.type for node in (*session.get_inputs(), *session.get_outputs())}
-    not_float = frozenset(name for name in watchers if kinds.get(name) != "tensor(float)")
-    fed = {spec.name for spec in inputs}
-    fetched = [name for name in watchers if name not in fed | not_float]
+    inputs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
+    fed = {spec.name: spec.kind for spec in inputs}
     samples: list[Feed] = []
     count = 0
-    feeds = islice(iterate_feeds(data, inputs), limit)
-    for feed in progress(feeds) if progress else feeds:
-        for name in (watchers.keys() & feed.keys()) - not_float:
-            _show(watchers[name], feed[name])
-        try:
-            _run(session, fetched, feed, watchers)
-        except DataError as error:
-            raise DataError(f"{feed_label(data, count)}: {error}") from error
-        count += 1
-        if len(samples) < KEPT_SAMPLES:
-            samples.append(feed)
+    opened: _Opened | None = None
+    number = -1
+    feeds = iterate_feeds(data, inputs)
+    try:
+        for number, feed in enumerate(progress(feeds) if progress else feeds):
+            if _is_empty(feed, inputs):
+                continue
+            opened = opened or _Opened(proto, base_dir, watchers, fed, feed)
+            try:
+                opened.run(feed)
+            except DataError as error:
+                raise DataError(f"{feed_label(data, number)}: {error}") from error
+            count += 1
+            if len(samples) < KEPT_SAMPLES:
+                samples.append(feed)
+            if count == limit:
+                break
+        not_float = opened.not_float if opened else frozenset()
+    finally:
+        if opened:
+            opened.close()
+    if not count and number >= 0:
+        raise DataError(f"all {number + 1} feeds of the calibration data are empty batches; give at least one sample")
     if not count:
         raise DataError("the calibration data holds no feed; give at least one sample")
     check_enough(count, limit)
     return Walk(count, tuple(samples), not_float)
+
+
+def _is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:
+    """Whether a feed is a batch of nothing: every array whose first size is free has none; a cache may be empty."""
+    batches = [
+        len(feed[spec.name]) for spec in inputs if feed[spec.name].ndim and not isinstance((*spec.shape, None)[0], int)
+    ]
+    return bool(batches) and not any(batches)
 
 
 def check_enough(count: int, wanted: int | None) -> None:
@@ -95,25 +112,50 @@ def check_enough(count: int, wanted: int | None) -> None:
         )
 
 
-def _run(session: InferenceSession, names: Sequence[str], feed: Feed, watchers: Watchers) -> None:
-    """Run one feed; a function of its own, so that its tensors are gone before the next one runs."""
-    arrays = fetch(session, names, feed)
-    arrays.reverse()
-    for name in names:
-        _show(watchers[name], arrays.pop())
+class _Opened:
+    """A model opened in parts, as the first feed asks for."""
+
+    def __init__(
+        self, proto: ModelProto, base_dir: Path | None, watchers: Watchers, fed: Mapping[str, str], feed: Feed
+    ) -> None:
+        self._watchers = watchers
+        shapes = {name: array.shape for name, array in feed.items()}
+        self._parts = segments(proto, base_dir, watchers.keys(), shapes)
+        is_cut = len(self._parts) > 1
+        self._sessions = [
+            open_session(proto, base_dir=base_dir, part=part, lean=True, share_arena=is_cut) for part in self._parts
+        ]
+        kinds = {node.name: node.type for session in self._sessions for node in session.get_outputs()}
+        kinds.update(fed)
+        self.not_float = frozenset(name for name in watchers if kinds.get(name) != "tensor(float)")
+        reads = [{info.name for info in part.inputs} for part in self._parts]
+        self._later = [frozenset[str]().union(*reads[index + 1 :]) for index in range(len(reads))]
+        shown = watchers.keys() - self.not_float - fed.keys()
+        self._wanted = [
+            [info.name for info in part.outputs if info.name in shown | later]
+            for part, later in zip(self._parts, self._later, strict=True)
+        ]
+
+    def run(self, feed: Feed) -> None:
+        """Run one feed and show its tensors; each is gone once it was seen and no later part reads it."""
+        for name in (self._watchers.keys() & feed.keys()) - self.not_float:
+            _show(self._watchers[name], feed[name])
+        alive = dict(feed)
+        for session, names, later in zip(self._sessions, self._wanted, self._later, strict=True):
+            arrays = fetch(session, names, {node.name: alive[node.name] for node in session.get_inputs()})
+            alive = {name: array for name, array in alive.items() if name in later}
+            alive.update((name, array) for name, array in zip(names, arrays, strict=True) if name in later)
+            arrays.reverse()
+            for name in names:
+                _show(self._watchers.get(name, ()), arrays.pop())
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._sessions.clear()
+        if len(self._parts) > 1:
+            empty_shared_arena()
 
 
 def _show(watchers: Sequence[Watcher], array: Array) -> None:
     for watcher in watchers:
         watcher(array)
-
-
-def _with_outputs(proto: ModelProto, tensors: Iterable[str]) -> ModelProto:
-    """`proto` with `tensors` as further graph outputs, so that the runtime hands them out."""
-    given = {info.name for info in (*proto.graph.input, *proto.graph.output)}
-    extra = [name for name in tensors if name not in given]
-    augmented = ModelProto()
-    augmented.CopyFrom(proto)
-    # Without a type, which the runtime finds out by itself.
-    augmented.graph.output.extend(ValueInfoProto(name=name) for name in extra)
-    return augmented

@@ -55,7 +55,7 @@ def assemble(
     timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}
     timings.update({form.value: tuple(seconds) for form, (_, seconds) in rewritten.items()})
     survey = locate_layers(prepared.model)
-    warnings = [str(finding) for finding in (*said.findings, *more)]
+    warnings = [*map(str, said.findings), *(_in_file(tensors, str(finding)) for finding in more)]
     models = {form: built for form, (built, _) in rewritten.items()}
     report = Report(
         layers=_summaries(prepared, survey, quants),
@@ -73,6 +73,11 @@ def assemble(
 def plain_record(record: Record | LoadedRecord) -> Record:
     """The record without where it was read from."""
     return record.record if isinstance(record, LoadedRecord) else record
+
+
+def _in_file(tensors: Record | LoadedRecord, warning: str) -> str:
+    """A warning about the tensors file says so, for its lines are not the record's."""
+    return f"{tensors.source}: {warning}" if isinstance(tensors, LoadedRecord) else warning
 
 
 def _summaries(prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQuant]) -> tuple[LayerSummary, ...]:

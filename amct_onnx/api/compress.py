@@ -13,6 +13,7 @@ from onnx import ModelProto
 from amct_onnx.analyse.balance import choose_balance
 from amct_onnx.analyse.configurable import plan_options
 from amct_onnx.analyse.engine import Calibration
+from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.planner import check_names, make_plan
 from amct_onnx.analyse.walk import Progress
@@ -20,7 +21,7 @@ from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.configured import ConfigSource, config_notes, configure, feed_notes, refuse_beside_config
 from amct_onnx.api.result import CompressionResult
-from amct_onnx.api.source import Source, blaming_illegal_models, load_source, source_files
+from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.api.trial import try_models
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, WeightAlgorithm, WeightOptions
 from amct_onnx.errors import RecordError, UsageError
@@ -29,8 +30,10 @@ from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite import OutputForm, Prepared, prepare
 from amct_onnx.rewrite.quants import prepare_for
+from amct_onnx.stopwatch import Stopwatch
 
 ALL_FORMS = tuple(OutputForm)
+_UNTRIED = "no model was tried: statistics hold no feeds to run; calibrate with data to see what the models compute"
 
 
 def quantize(
@@ -56,9 +59,10 @@ def quantize(
 
     Args:
         model: path of an ONNX file, or a ModelProto (not changed).
-        data: calibration feeds: an iterable of dicts by input name, of arrays for a model of one input, or of tuples
-            in input order (labels after the last input are ignored); a torch DataLoader; or onnxruntime's
-            CalibrationDataReader. Or the :class:`Calibration` of an earlier result or file, which needs no data.
+        data: calibration feeds: a path as the command line takes it (a ``.npz``, a ``.npy``, or a folder of them); an
+            iterable of dicts by input name, of arrays for a model of one input, or of tuples in input order (labels
+            after the last input are ignored); a torch DataLoader; or onnxruntime's CalibrationDataReader. Or the
+            :class:`Calibration` of an earlier result or file, which needs no data.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         config: path of an AMCT config (simple .cfg or JSON), or one resolved for this model by
             :func:`resolve_config`; takes the place of ``act``, ``weights``, ``skip``, ``skip_fusion``, ``do_fusion``,
@@ -114,12 +118,20 @@ def _quantized(
     progress: Progress | None,
 ) -> CompressionResult:
     """Plan, rewrite, try out."""
+    watch = Stopwatch()
+    if isinstance(data, str | os.PathLike):
+        data = find_feeds(Path(data))
     proto, base_dir = load_source(model)
+    refuse_compressed(proto)
     with blaming_illegal_models(proto, base_dir):
         prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
         options = replace(options, reduce_range=choices.reduce_range, qdq_tensors=OutputForm.QDQ in forms)
-        prepared = prepared.balanced(choose_balance(prepared, options, data, progress=progress))
+        watch.lap("preparing")
+        factors = choose_balance(prepared, options, data, progress=progress)
+        prepared = prepared.balanced(factors)
+        watch.lap("balancing")
         plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
+        watch.lap("planning")
         result = assemble(
             prepared,
             plan.record,
@@ -131,15 +143,20 @@ def _quantized(
             notes=(*notes, *feed_notes(data, options.feeds)),
             by_config=config is not None,
         )
+    watch.lap("rewriting")
     timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
     samples = plan.calibration.samples if trial else ()
     trials = try_models(proto, base_dir, result.models, samples, timed=timed)
-    return replace(
-        result,
-        source=source_files(model, proto, base_dir),
-        calibration=plan.calibration,
-        report=replace(result.report, trials=tuple(trials)),
+    watch.lap("trying")
+    untried = trial and not plan.calibration.samples
+    del watch.seconds["planning"]
+    report = replace(
+        result.report,
+        trials=trials,
+        notes=(*result.report.notes, *([_UNTRIED] if untried else [])),
+        seconds={**watch.seconds, **plan.seconds},
     )
+    return replace(result, source=source_files(model, proto, base_dir), calibration=plan.calibration, report=report)
 
 
 @dataclass(frozen=True, kw_only=True)

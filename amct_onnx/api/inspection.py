@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source
+from amct_onnx.errors import UsageError
 from amct_onnx.graph import Node, Tensor
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.shapes import infer_shapes
@@ -81,21 +83,41 @@ class Inspection:
         return asdict(self)
 
 
-def inspect(model: Source) -> Inspection:
-    """Look at a model: path or ModelProto.
+def inspect(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Inspection:
+    """Look at a model.
+
+    Args:
+        model: path or ModelProto.
+        input_shapes: input -> sizes to take for the free ones.
 
     Raises:
         ModelError: the model cannot be read.
+        UsageError: a shape that no input of the model can have.
     """
     proto, base_dir = load_source(model)
+    fed = dict(input_shapes or {})
+    _check_shapes(proto, fed)
     with blaming_illegal_models(proto, base_dir):
-        return _inspect(proto, base_dir)
+        return _inspect(proto, base_dir, fed)
 
 
-def _inspect(proto: ModelProto, base_dir: Path | None) -> Inspection:
+def _check_shapes(proto: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
+    inputs = {info.name: info.type.tensor_type for info in proto.graph.input}
+    for name, sizes in fed.items():
+        if name not in inputs:
+            raise UsageError(f"input shape: '{name}' is no input of the model; its inputs are {', '.join(inputs)}")
+        if not inputs[name].HasField("shape"):
+            continue
+        fixed = [dim.dim_value if dim.HasField("dim_value") else None for dim in inputs[name].shape.dim]
+        if len(fixed) != len(sizes) or any(want not in (None, have) for want, have in zip(fixed, sizes, strict=True)):
+            shown = ", ".join("?" if size is None else str(size) for size in fixed)
+            raise UsageError(f"input shape: {list(sizes)} does not fit input '{name}' of shape [{shown}]")
+
+
+def _inspect(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequence[int]]) -> Inspection:
     prepared = prepare(proto, base_dir)
     graph = prepared.model
-    shapes = infer_shapes(proto, base_dir)
+    shapes = infer_shapes(proto, base_dir, fed)
     survey = locate_layers(graph).outside_bodies()
     layers = {id(layer.node): layer for layer in survey.layers}
     refused = {refusal.node: refusal for refusal in survey.refusals}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -89,6 +90,7 @@ class Report:
         inputs: inputs of nodes that are quantized besides the layers.
         deploy: what the Ascend compiler will find in the deploy model, when that is made.
         timings: seconds of each pass, by output form (``prepare`` for what comes first).
+        seconds: seconds of each step: preparing, balancing, calibrating, choosing scales, rewriting, trying.
     """
 
     layers: tuple[LayerSummary, ...] = field(repr=False)
@@ -100,6 +102,7 @@ class Report:
     inputs: tuple[InputSummary, ...] = ()
     deploy: tuple[DeployFinding, ...] = field(default=(), repr=False)
     timings: Mapping[str, tuple[PassTiming, ...]] = field(default_factory=dict, repr=False)
+    seconds: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data; the schema stands in docs/json.md."""
@@ -120,11 +123,13 @@ class SavedFiles(dict[str, Path]):
 
     Attributes:
         weights: output form -> external weight files beside its model.
+        seconds: what writing took.
     """
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         super().__init__(paths)
         self.weights: dict[str, tuple[Path, ...]] = {}
+        self.seconds = 0.0
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,7 @@ class CompressionResult:
         Raises:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
+        begin = time.perf_counter()
         paths = output_paths(prefix, self.models)
         paths = {kind: path for kind, path in paths.items() if with_plan or not _is_plan(kind)}
         kept = {path.resolve() for path in keep}
@@ -205,6 +211,7 @@ class CompressionResult:
                     saved.weights[form.value] = tuple(weights)
             for kind in texts.keys() & written.keys():
                 staged.enter_context(replacing(written[kind])).write_bytes(texts[kind].encode())
+        saved.seconds = time.perf_counter() - begin
         return saved
 
     def _fusion_map(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from amct_onnx.runtime import open_session
 
 Source: TypeAlias = str | os.PathLike[str] | ModelProto
 
+_DEPLOY_TYPES = {"AscendQuant", "AscendDequant"}
+_FAKE_QUANT = re.compile(r"\.(?:quant|dequant)\.fakequant(?:\.|$)")
 _PACKED_TYPES = {"UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2"}
 
 
@@ -37,6 +40,16 @@ def load_source(source: Source) -> tuple[ModelProto, Path | None]:
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     _check_graph(proto.graph, frozenset(), opset)
     return proto, base_dir
+
+
+def refuse_compressed(proto: ModelProto) -> None:
+    """Raise :class:`ModelError` if a model is the outcome of compressing another, which cannot be compressed again."""
+    for node in proto.graph.node:
+        if node.op_type in _DEPLOY_TYPES or _FAKE_QUANT.search(node.name):
+            form = "deploy" if node.op_type in _DEPLOY_TYPES else "fake-quant"
+            raise ModelError(
+                f"{_called(node)} shows that this is a {form} model already; give the float model that it was made from"
+            )
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from amct_onnx.graph.weights import Array
 from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime import InferenceSession, fetch, open_session, tensor_outputs
 from amct_onnx.runtime.latency import compare_latency
+from amct_onnx.runtime.memory import release_freed
 
 
 def try_models(
@@ -42,16 +43,17 @@ def try_models(
     runnable = [form for form in models if form is not OutputForm.ASCEND and _fits(models[form])]
     if not runnable or not samples:
         return ()
-    session = open_session(proto, base_dir=base_dir)
+    session: InferenceSession | None = open_session(proto, base_dir=base_dir)
     names = tensor_outputs(session)
-    wanted = [fetch(session, names, sample) for sample in samples]
-    trials = []
-    for form in runnable:
-        trial, tried = _try(form, models[form], names, samples, wanted)
-        if tried is not None and form in timed:
-            trial = replace(trial, speed_up=_speed_up(session, tried, samples[0]))
-        trials.append(trial)
-    return tuple(trials)
+    # Copies, for views would keep all memory of the session.
+    wanted = [[array.copy() for array in fetch(session, names, sample)] for sample in samples]
+    trials: dict[OutputForm, TrialResult] = {}
+    # The float model stays open for what is timed beside it, and no longer: no more than two sessions at a time.
+    for form in sorted(runnable, key=lambda form: form not in timed):
+        session = session if form in timed else None
+        trials[form] = _try(form, models[form], names, samples, wanted, beside=session)
+        release_freed(models[form].nbytes)
+    return tuple(trials[form] for form in runnable)
 
 
 def _speed_up(reference: InferenceSession, tried: InferenceSession, sample: Feed) -> float:
@@ -59,7 +61,7 @@ def _speed_up(reference: InferenceSession, tried: InferenceSession, sample: Feed
     return seconds["float"] / seconds["tried"]
 
 
-def signal_to_noise(wanted: Sequence[Array], got: Sequence[Array]) -> float:
+def signal_to_noise(wanted: Iterable[Array], got: Iterable[Array]) -> float:
     """``10 log10(sum(x^2) / sum((x - y)^2))`` over the finite values of all float arrays, in float64.
 
     inf when equal, nan when there is nothing to compare.
@@ -81,16 +83,23 @@ def signal_to_noise(wanted: Sequence[Array], got: Sequence[Array]) -> float:
 
 
 def _try(
-    form: OutputForm, built: BuiltModel, names: Sequence[str], samples: Sequence[Feed], wanted: Sequence[list[Array]]
-) -> tuple[TrialResult, InferenceSession | None]:
+    form: OutputForm,
+    built: BuiltModel,
+    names: Sequence[str],
+    samples: Sequence[Feed],
+    wanted: Sequence[list[Array]],
+    *,
+    beside: InferenceSession | None,
+) -> TrialResult:
+    """Run one model, one sample's results at a time, and time it beside another session if there is one."""
     try:
-        session = open_session(built.to_proto())
-        got = [fetch(session, names, sample) for sample in samples]
+        session = open_session(built)
+        got = chain.from_iterable(fetch(session, names, sample) for sample in samples)
+        snr_db = signal_to_noise(chain.from_iterable(wanted), got)
     except AmctError as error:
-        return TrialResult(form.value, None, str(error), feeds=len(samples)), None
-    pairs = [(x, y) for xs, ys in zip(wanted, got, strict=True) for x, y in zip(xs, ys, strict=True)]
-    snr_db = signal_to_noise([x for x, _ in pairs], [y for _, y in pairs])
-    return TrialResult(form.value, snr_db, feeds=len(samples)), session
+        return TrialResult(form.value, None, str(error), feeds=len(samples))
+    speed_up = None if beside is None else _speed_up(beside, session, samples[0])
+    return TrialResult(form.value, snr_db, feeds=len(samples), speed_up=speed_up)
 
 
 def _fits(built: BuiltModel) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from amct_onnx.analyse.bin_feeds import BinFeeds, parse_data_types, parse_folders, parse_input_shape
+from amct_onnx.analyse.bin_feeds import BinFeeds, parse_data_types, parse_folders
+from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.api.drop_in.command import calibrate_with_data, calibrate_with_evaluator
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import file_size, show_result

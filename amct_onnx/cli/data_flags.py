@@ -7,10 +7,11 @@ import enum
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.analyse.bin_feeds import BIN_ENDINGS, BinFeeds, parse_data_types, parse_folders, parse_input_shape
+from amct_onnx.analyse.bin_feeds import BIN_ENDINGS, BinFeeds, parse_data_types, parse_folders
 from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feed_source import FeedSource, files_in
 from amct_onnx.analyse.image_feeds import IMAGE_ENDINGS, Color, ImageFeeds, ImageOptions, Layout
+from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.errors import UsageError
 
 _BIN_FLAGS = ("input_shape", "data_types")

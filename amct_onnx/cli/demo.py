@@ -18,7 +18,7 @@ from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import file_size, result_json, show_result
 from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime import fetch, open_session
-from amct_onnx.runtime.latency import compare_latency
+from amct_onnx.runtime.latency import time_runs
 
 _BATCH = 50
 
@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     rows = _compare(models, data)
     console.say()
     console.table(
-        ("model", "accuracy (95 % interval)", "size", f"latency, batch {_BATCH}"),
-        [(row["model"], row["accuracy_text"], row["size_text"], f"{row['latency_ms']:.2f} ms") for row in rows],
+        ("model", "accuracy (95 % interval)", "size", f"latency, batch {_BATCH}: median (10 % .. 90 %)"),
+        [(row["model"], row["accuracy_text"], row["size_text"], row["latency_text"]) for row in rows],
     )
     deploy = paths["ascend"]
     console.say(
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _compare(models: Mapping[str, Path], data: demo.Demo) -> list[dict[str, Any]]:
     sessions = {name: open_session(path) for name, path in models.items()}
-    latency = compare_latency(sessions, {demo.INPUT_NAME: data.test_images[:_BATCH]})
+    timed = time_runs(sessions, {demo.INPUT_NAME: data.test_images[:_BATCH]})
     rows: list[dict[str, Any]] = []
     for name, session in sessions.items():
         logits = [
@@ -59,6 +59,7 @@ def _compare(models: Mapping[str, Path], data: demo.Demo) -> list[dict[str, Any]
         ]
         correct = int(np.sum(_predicted(logits) == data.test_labels))
         low, high = wilson_interval(correct, len(data.test_labels))
+        fast, usual, slow = (float(value) for value in np.percentile(timed[name], (10, 50, 90)) * 1e3)
         rows.append(
             {
                 "model": name,
@@ -67,7 +68,10 @@ def _compare(models: Mapping[str, Path], data: demo.Demo) -> list[dict[str, Any]
                 "accuracy_high": high,
                 "images": len(data.test_labels),
                 "bytes": models[name].stat().st_size,
-                "latency_ms": latency[name] * 1e3,
+                "latency_ms": usual,
+                "latency_p10_ms": fast,
+                "latency_p90_ms": slow,
+                "latency_text": f"{usual:.2f} ms ({fast:.2f} .. {slow:.2f})",
                 "accuracy_text": f"{correct / len(data.test_labels):.2%} ({low:.2%} .. {high:.2%})",
                 "size_text": file_size(models[name]),
             }

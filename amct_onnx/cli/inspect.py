@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.api import inspect
 from amct_onnx.api.inspection import Shape
 from amct_onnx.cli.console import Console
@@ -11,7 +12,8 @@ from amct_onnx.cli.console import Console
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Show the facts of a model."""
-    found = inspect(arguments.model)
+    shapes = parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
+    found = inspect(arguments.model, input_shapes=shapes)
     console.result(found.to_dict())
     if console.as_json:
         return 0
@@ -34,9 +36,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     ]
     console.table(("node", "type", "input", "output", "parameters", "multiply-adds", "quantizable"), rows)
     quantizable = sum(fact.quantizable for fact in found.facts)
-    console.say(
-        f"{quantizable} of {len(found.facts)} candidates can be quantized; free sizes count as 1 in multiply-adds"
-    )
+    is_free = any(not isinstance(size, int) for port in found.inputs for size in port.shape or ())
+    counted = "; multiply-adds count free sizes as 1: fix them with --input-shape" if is_free else ""
+    console.say(f"{quantizable} of {len(found.facts)} candidates can be quantized{counted}")
     for name, members in found.fusions.items():
         console.say(f"fused: {' + '.join(members)} -> {name}")
     return 0

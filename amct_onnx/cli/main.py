@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
@@ -9,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from amct_onnx.cli.console import Console, make_streams_tolerant
-from amct_onnx.cli.parser import build_parser
+from amct_onnx.cli.parser import Misuse, build_parser
 from amct_onnx.errors import AmctError
 
 EXIT_DONE = 0
@@ -25,34 +26,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 done but a requested check failed, 2 bad usage or input, 3 internal error.
     """
-    make_streams_tolerant()
-    parser = build_parser()
     try:
-        arguments = parser.parse_args(argv)
+        make_streams_tolerant()
+        arguments = build_parser().parse_args(argv)
+    except Misuse as misuse:
+        as_json = "--json" in (sys.argv[1:] if argv is None else argv)
+        return _fail(Console(as_json=as_json), "", misuse.message, EXIT_BAD_INPUT)
     except SystemExit as stop:
         return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return _fail(Console(), "interrupted", "", EXIT_INTERRUPTED)
     console = Console(quiet=arguments.quiet, verbose=arguments.verbose, as_json=getattr(arguments, "json", False))
     console.install_logging()
+    return _run(arguments, console)
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> int:
+    trace = arguments.traceback
     try:
         code = int(arguments.run(arguments, console))
         sys.stdout.flush()
         return code
     except AmctError as error:
-        return _fail(f"error: {error}", error.exit_code, arguments.traceback)
+        return _fail(console, f"error: {error}", str(error), error.exit_code, trace)
     except KeyboardInterrupt:
-        return _fail("interrupted", EXIT_INTERRUPTED, False)
+        return _fail(console, "interrupted", "interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         _give_up_stdout()
         return EXIT_DONE
     except OSError as error:
         # Our own files are spoken for; what reaches here is the world around, as a full disk behind stdout.
         _give_up_stdout()
-        return _fail(f"error: {error}", EXIT_BAD_INPUT, arguments.traceback)
+        return _fail(console, f"error: {error}", "", EXIT_BAD_INPUT, trace)
     except MemoryError:
-        return _fail("error: out of memory; use smaller feeds or fewer --format", EXIT_BAD_INPUT, arguments.traceback)
+        message = "out of memory; use smaller feeds or fewer --format"
+        return _fail(console, f"error: {message}", message, EXIT_BAD_INPUT, trace)
     except Exception as error:
         message = f"internal error: {type(error).__name__}: {error}; run again with --traceback and report it"
-        return _fail(message, EXIT_INTERNAL, arguments.traceback)
+        return _fail(console, message, message, EXIT_INTERNAL, trace)
 
 
 def _give_up_stdout() -> None:
@@ -65,9 +76,12 @@ def _give_up_stdout() -> None:
         os.close(sink)
 
 
-def _fail(message: str, code: int, with_traceback: bool) -> int:
+def _fail(console: Console, text: str, message: str, code: int, with_traceback: bool = False) -> int:
+    """Say on stderr what went wrong, and as JSON where asked for; nothing where a text is empty."""
     logging.getLogger("amct_onnx").debug("failed", exc_info=True)
     if with_traceback:
         traceback.print_exc()
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(text + "\n" if text else "")
+    if message:
+        console.result({"error": {"message": message, "exit_code": code}})
     return code

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 from amct_onnx import __version__
 from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, quantize, record
@@ -16,9 +18,24 @@ from amct_onnx.rewrite import OutputForm
 _FORMS = [form.value for form in OutputForm]
 
 
+class Misuse(SystemExit):
+    """The exit of a parser that refuses its arguments, with what it says of them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        sys.stderr.write(f"{self.prog}: error: {message}\n")
+        raise Misuse(message)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser; every command leaves its function in ``run``."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="amct_onnx",
         description="Compress ONNX models after export: for Ascend NPUs and any runtime that reads QDQ.",
     )
@@ -150,6 +167,7 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         metavar="DB",
         help="exit with 1 when a model's output signal-to-noise ratio on the first feeds is below this",
     )
+    parser.add_argument("--no-trial", action="store_true", help="do not run the compressed models on the first feeds")
     _add_json(parser)
     parser.set_defaults(run=quantize.run)
 
@@ -177,6 +195,9 @@ def _add_apply(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
 def _add_inspect(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
     parser = commands.add_parser("inspect", parents=[common], help="show what can and cannot be compressed, and why")
     parser.add_argument("model", type=Path, metavar="MODEL")
+    parser.add_argument(
+        "--input-shape", metavar="SHAPES", help='sizes to take for free ones, like "x:1,3,224,224;y:1,8"'
+    )
     _add_json(parser)
     parser.set_defaults(run=inspect.run)
 

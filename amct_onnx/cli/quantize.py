@@ -26,6 +26,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _check_config(arguments)
     if arguments.check_snr is not None and forms == [OutputForm.ASCEND]:
         raise UsageError("--check-snr: the ascend form does not run here; add fake_quant or qdq to --format")
+    if arguments.check_snr is not None and arguments.statistics:
+        raise UsageError("--check-snr: statistics hold no feeds to try the models on; give --data instead")
+    if arguments.check_snr is not None and arguments.no_trial:
+        raise UsageError("--check-snr: nothing is tried with --no-trial; drop one of them")
     feeds = feeds_from(arguments)
     inputs = [*(feeds.files if feeds else arguments.statistics), *([arguments.config] if arguments.config else [])]
     outputs = output_paths(arguments.output, forms)
@@ -46,6 +50,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
         dmq=arguments.dmq,
+        trial=not arguments.no_trial,
         # How many of them a config wants is known later.
         progress=console.progress("calibrating", len(feeds) if feeds and not arguments.config else None),
     )

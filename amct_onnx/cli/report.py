@@ -41,7 +41,7 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
     if machine:
         console.say(f"note: {machine}")
     if console.verbose:
-        show_timings(console, report)
+        show_timings(console, report, paths.seconds)
     console.say("files written:")
     for kind, path in paths.items():
         weights = paths.weights.get(kind, ())
@@ -84,8 +84,10 @@ def show_deploy_findings(console: Console, findings: Iterable[DeployFinding]) ->
         console.say(f"{kind}: {where}{message} (remedy: {remedy})")
 
 
-def show_timings(console: Console, report: Report) -> None:
-    """Seconds of every pass."""
+def show_timings(console: Console, report: Report, writing: float) -> None:
+    """Seconds of every step, and of every pass."""
+    steps = [*((step, seconds) for step, seconds in report.seconds.items()), ("writing", writing)]
+    console.table(("step", "seconds"), [(step, f"{seconds:.2f}") for step, seconds in steps])
     rows = [
         (form, timing.name, f"{timing.seconds * 1e3:.1f} ms", timing.changed)
         for form, timings in report.timings.items()

@@ -68,6 +68,11 @@ class BuiltModel:
                 origin.CopyFrom(tensor)
                 yield tensor, StoredValues(origin, self.base_dir)
 
+    def fill(self, header: TensorProto, target: TensorProto) -> None:
+        """Complete in `target` an initializer of the skeleton."""
+        target.CopyFrom(header)
+        _fill(target, self.values[header.name]._values)
+
     def to_proto(self) -> ModelProto:
         """The complete model in memory.
 

@@ -43,6 +43,13 @@ def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                 yield from _of_nodes(body.node)
 
 
+def node_bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The bodies of a node of control flow."""
+    for attribute in node.attribute:
+        if attribute.type in _HOLDERS:
+            yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+
+
 def copy_structure(proto: ModelProto, copy_tensor: CopyTensor) -> ModelProto:
     """Copy `proto`; `copy_tensor` fills each tensor's twin, main initializers first, so that bytes can stay behind."""
     result = ModelProto()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from amct_onnx.graph.light import lighten
 
 Shape = tuple[int | str | None, ...]
 
 
-def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, Shape]:
+def infer_shapes(
+    proto: ModelProto, base_dir: Path | None = None, fed: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Shape]:
     """Shape of every tensor of the main graph that inference can tell; free sizes are names or None.
 
     Models that onnx's inference refuses give what the model itself declares.
@@ -21,8 +24,9 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
     Args:
         proto: the model.
         base_dir: folder of external weights, from which small tensors are read since they may hold shapes.
+        fed: input -> shape, to take in place of what the model declares.
     """
-    light = _inferred(proto, base_dir)
+    light = _inferred(proto, base_dir, fed or {})
     shapes: dict[str, Shape] = {}
     for info in (*light.graph.value_info, *light.graph.input, *light.graph.output):
         kind = info.type.tensor_type
@@ -35,13 +39,43 @@ def infer_shapes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, S
 
 def infer_types(proto: ModelProto, base_dir: Path | None = None) -> dict[str, int]:
     """Element type (TensorProto.DataType) of every tensor of the main graph that inference can tell."""
-    light = _inferred(proto, base_dir)
+    light = _inferred(proto, base_dir, {})
     infos = (*light.graph.value_info, *light.graph.input, *light.graph.output)
     return {info.name: info.type.tensor_type.elem_type for info in infos if info.type.HasField("tensor_type")}
 
 
-def _inferred(proto: ModelProto, base_dir: Path | None) -> ModelProto:
+def infer_infos(
+    proto: ModelProto, base_dir: Path | None = None, fed: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, ValueInfoProto]:
+    """Type and shape of every tensor that inference can tell from the inputs, of these shapes where `fed` has them.
+
+    What the model declares of other tensors is not believed: the runtime does not either.
+    """
     light, _ = lighten(proto, base_dir)
+    del light.graph.value_info[:]
+    for info in light.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    _fix(light, fed or {})
+    light = _infer(light)
+    return {info.name: info for info in (*light.graph.input, *light.graph.output, *light.graph.value_info)}
+
+
+def _inferred(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequence[int]]) -> ModelProto:
+    light, _ = lighten(proto, base_dir)
+    _fix(light, fed)
+    return _infer(light)
+
+
+def _fix(light: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
+    for info in light.graph.input:
+        if info.name in fed and info.type.HasField("tensor_type"):
+            shape = info.type.tensor_type.shape
+            shape.ClearField("dim")
+            for size in fed[info.name]:
+                shape.dim.add(dim_value=size)
+
+
+def _infer(light: ModelProto) -> ModelProto:
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError):
         light = onnx.shape_inference.infer_shapes(light, data_prop=True)
     return light

@@ -1,5 +1,6 @@
 """Running models with onnxruntime; the only room that imports it."""
 
+from amct_onnx.runtime.lending import Part
 from amct_onnx.runtime.session import InferenceSession, InputSpec, fetch, input_specs, open_session, tensor_outputs
 
-__all__ = ["InferenceSession", "InputSpec", "fetch", "input_specs", "open_session", "tensor_outputs"]
+__all__ = ["InferenceSession", "InputSpec", "Part", "fetch", "input_specs", "open_session", "tensor_outputs"]

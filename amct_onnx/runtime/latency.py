@@ -19,7 +19,20 @@ def compare_latency(
     rounds: int = 5,
     warm_up: bool = True,
 ) -> dict[str, float]:
-    """Median seconds per run of each session.
+    """Median seconds per run of each session; see :func:`time_runs`."""
+    timed = time_runs(sessions, feed, seconds=seconds, rounds=rounds, warm_up=warm_up)
+    return {name: statistics.median(values) for name, values in timed.items()}
+
+
+def time_runs(
+    sessions: Mapping[str, ort.InferenceSession],
+    feed: Mapping[str, NDArray[Any]],
+    *,
+    seconds: float = 1.0,
+    rounds: int = 5,
+    warm_up: bool = True,
+) -> dict[str, list[float]]:
+    """Seconds of every run of each session.
 
     The sessions take turns, so that whatever else the machine does meets them alike.
 
@@ -41,4 +54,4 @@ def compare_latency(
             session.run(None, dict(feed))
             times[name].append(time.perf_counter() - begin)
         done += 1
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times

@@ -15,7 +15,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.errors import DataError, ModelError
+from amct_onnx.errors import AmctError, DataError, ModelError
+from amct_onnx.graph.build import BuiltModel
+from amct_onnx.runtime.lending import Loan, Part, lend_built, lend_proto
+from amct_onnx.runtime.memory import SHARED_ARENA, make_shared_arena, release_freed
 
 InferenceSession: TypeAlias = ort.InferenceSession
 
@@ -59,23 +62,28 @@ class InputSpec:
 
 
 def open_session(
-    model: ModelProto | Path,
+    model: ModelProto | BuiltModel | Path,
     *,
     base_dir: Path | None = None,
     threads: int = 0,
     optimized_path: Path | None = None,
     optimize: bool = True,
     lean: bool = False,
+    part: Part | None = None,
+    share_arena: bool = False,
 ) -> ort.InferenceSession:
     """Open a CPU session.
 
     Args:
-        model: a ModelProto (external weights allowed, relative to `base_dir`) or the path of a file.
+        model: a ModelProto (external weights allowed, relative to `base_dir`), a finished model whose weights are still
+            references, or the path of a file.
         base_dir: folder of external weights of a ModelProto; the working folder when None.
         threads: threads within an operator; 0 lets the runtime choose.
         optimized_path: where to write the graph as the runtime has optimized it.
         lean: for callers that compute between runs and fetch much: idle threads do not wait busily, and memory is not
             laid out ahead of a run.
+        part: what of a ModelProto to run; None for all.
+        share_arena: take the memory of tensors from the arena that all such sessions share.
         optimize: let the runtime rewrite the graph; without, every node runs as it stands.
 
     Raises:
@@ -88,6 +96,11 @@ def open_session(
     if lean:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.enable_mem_pattern = False
+    if share_arena:
+        make_shared_arena()
+        options.add_session_config_entry(SHARED_ARENA, "1")
+        # Weights stay as long as the session, so they would split up the arena.
+        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized_path is not None:
@@ -99,27 +112,46 @@ def open_session(
         with contextlib.suppress(UnicodeEncodeError):
             folder.encode()
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    source = str(model) if isinstance(model, Path) else _distinctly_named(model).SerializeToString()
+    lent: dict[str, ort.OrtValue] = {}
+    nbytes = 0
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        source, loan = _source(model, part)
+        nbytes = sum(array.nbytes for array in loan.values())
+        lent = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in loan.items()}
+        if lent:
+            options.add_external_initializers(list(lent), list(lent.values()))
+            for name, value in lent.items():
+                # Without this the graph reads them in place, but its kernels get copies.
+                options.add_initializer(name, value)
+        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except AmctError:
+        raise
     except Exception as error:
         # onnxruntime's exceptions share no base class of their own.
         raise ModelError(f"onnxruntime cannot load the model: {_explained(error)}") from error
+    finally:
+        release_freed(nbytes)
+    # The runtime reads them in place and owns none.
+    session.lent = lent
+    return session
 
 
-def _distinctly_named(model: ModelProto) -> ModelProto:
-    """`model` itself, or a copy in which doubled node names are gone: onnxruntime refuses them, names are optional."""
-    names = [node.name for node in model.graph.node if node.name]
-    if len(set(names)) == len(names):
-        return model
-    copy = ModelProto()
-    copy.CopyFrom(model)
+def _source(model: ModelProto | BuiltModel | Path, part: Part | None) -> tuple[str | bytes, Loan]:
+    """What a session is made from, and the large weights that are handed over beside it."""
+    if isinstance(model, Path):
+        return str(model), {}
+    light, loan = lend_built(model) if isinstance(model, BuiltModel) else lend_proto(model, part)
+    _make_names_distinct(light)
+    return light.SerializeToString(), loan
+
+
+def _make_names_distinct(model: ModelProto) -> None:
+    """Take doubled node names away: onnxruntime refuses them, names are optional."""
     seen: set[str] = set()
-    for node in copy.graph.node:
+    for node in model.graph.node:
         if node.name in seen:
             node.name = ""
         seen.add(node.name)
-    return copy
 
 
 def input_specs(session: ort.InferenceSession) -> tuple[InputSpec, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amct_onnx import quantize
-from amct_onnx.analyse.bin_feeds import BinFeeds, parse_data_types, parse_folders, parse_input_shape
+from amct_onnx.analyse.bin_feeds import BinFeeds, parse_data_types, parse_folders
 from amct_onnx.errors import DataError, UsageError
 from tests.models import normal, parse
 
@@ -91,30 +91,6 @@ def test_a_file_that_changes_under_way(two) -> None:
     (two[0] / "0.bin").unlink()
     with pytest.raises(DataError, match=r"0\.bin: cannot be read"):
         list(feeds)
-
-
-def test_input_shapes() -> None:
-    assert parse_input_shape("x:1,3,224,224") == {"x": (1, 3, 224, 224)}
-    assert list(parse_input_shape(" in:0 : 2, 3 ;y:1;").items()) == [("in:0 ", (2, 3)), ("y", (1,))]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "no input shape"),
-        ("1,3", "'1,3' is not of the form name:1,3,224,224"),
-        (":1,3", "is not of the form"),
-        ("x:", "'' is no size"),
-        ("x:1,-1", "'-1' is no size; raw files need fixed sizes"),
-        ("x:0", "'0' is no size"),
-        ("x:N,3", "'N' is no size"),
-        ("x:²", "'²' is no size"),
-        ("x:1;x:2", "name input 'x' twice"),
-    ],
-)
-def test_input_shapes_that_mean_nothing(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(words)):
-        parse_input_shape(text)
 
 
 def test_data_types_and_folders() -> None:

@@ -70,4 +70,4 @@ def test_data_that_reaches_no_layer_is_refused():
     model = two_convolutions()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     with pytest.raises(NothingToCompressError, match="no finite value"):
-        amct_onnx.quantize(model, [np.zeros((0, 3, 8, 8), np.float32)])
+        amct_onnx.quantize(model, [np.full((1, 3, 8, 8), np.nan, np.float32)])

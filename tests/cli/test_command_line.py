@@ -82,7 +82,7 @@ def test_no_model(here, capsys, command, content, words):
     arguments = ["quantize", "bad.onnx", *QUANTIZE[2:]] if command == "quantize" else ["inspect", "bad.onnx"]
     assert main([*arguments, "--json"]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
+    assert json.loads(out)["error"]["exit_code"] == 2
     assert re.search(rf"error: bad\.onnx.*{words}", err)
 
 
@@ -176,6 +176,6 @@ def test_interrupting_leaves_nothing(here, capsys, monkeypatch):
 
 
 def test_a_fault_of_ours_is_called_so(here, capsys, monkeypatch):
-    monkeypatch.setattr("amct_onnx.cli.inspect.inspect", lambda _model: {}["a bug"])
+    monkeypatch.setattr("amct_onnx.cli.inspect.inspect", lambda _model, **_: {}["a bug"])
     assert main(["inspect", "m.onnx"]) == 3
     assert "internal error: KeyError" in capsys.readouterr().err

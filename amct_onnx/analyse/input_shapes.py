@@ -1,0 +1,31 @@
+"""Shapes of inputs as a command line spells them."""
+
+from __future__ import annotations
+
+from amct_onnx.errors import UsageError
+
+
+def parse_input_shape(text: str) -> dict[str, tuple[int, ...]]:
+    """``"name:1,3,224,224;other:1,16;scalar:"`` as shapes by input name; a shape stands behind the last colon.
+
+    Raises:
+        UsageError: an entry has no name, a size is no number of 0 or more, or a name comes twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in filter(str.strip, text.split(";")):
+        name, colon, sizes = part.strip().rpartition(":")
+        if not colon or not name:
+            raise UsageError(f"input shape '{part.strip()}' is not of the form name:1,3,224,224; write it so")
+        if name in shapes:
+            raise UsageError(f"the input shapes name input '{name}' twice; delete one")
+        shapes[name] = tuple(_size(size.strip(), name) for size in sizes.split(",")) if sizes.strip() else ()
+    if not shapes:
+        raise UsageError("no input shape was given; write name:1,3,224,224, with ; between inputs")
+    return shapes
+
+
+def _size(text: str, name: str) -> int:
+    # Not isdigit, which takes digits that int refuses.
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"input shape of '{name}': '{text}' is no size; give whole numbers, for free sizes too")
+    return int(text)
