@@ -18,7 +18,7 @@ from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import bias_position, group_by_weight, integer_weight, weight_index
 from amct_onnx.passes.locate import Layer
-from amct_onnx.passes.qdq_placement import is_product, keeps_scale, output_bounds
+from amct_onnx.passes.qdq_placement import is_product, keeps_scale
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant, quantize_bias
 
 
@@ -109,8 +109,7 @@ class QdqPairs:
     """Activations get one pair per tensor.
 
     Where the producer has an integer kernel every reader takes the dequantized tensor, so that the kernel can write
-    integers; elsewhere only readers with an integer kernel do, and the others keep the exact values. A Relu or Clip
-    that the pair behind it enforces anyway is removed.
+    integers; elsewhere only readers with an integer kernel do, and the others keep the exact values.
 
     Attributes:
         pairs: tensor name -> its quantization; names that the model does not have are ignored.
@@ -148,17 +147,12 @@ class QdqPairs:
         readers = chosen.integer_readers(tensor)
         if not readers and not for_all:
             return
-        is_enforced = for_all and producer is not None and self._enforces(editor, producer, quant)
         # A graph output keeps its name: it becomes the dequantized tensor, which is what leaves the graph.
         result = tensor if is_public else model.new_tensor(f"{tensor.name}.dequantized", np.dtype(np.float32))
         source = tensor
         if not is_public:
             editor.move_consumers(tensor, result, None if for_all else readers)
-        if is_enforced and producer is not None:
-            source = producer.inputs[0]
-            model.graph.retyped.add(tensor.name)
-            editor.remove(producer)
-        elif is_public and producer is not None:
+        if is_public and producer is not None:
             source = model.new_tensor(f"{tensor.name}.float", np.dtype(np.float32))
             replace_output(producer, 0, source)
         pair = quantize_dequantize(model, tensor.name, source, result, quant, self.target)
@@ -166,16 +160,6 @@ class QdqPairs:
             editor.insert_before(model.graph.nodes[0], pair)
         else:
             editor.insert_after(anchor, pair)
-
-    def _enforces(self, editor: Editor, clamp: Node, quant: TensorQuant) -> bool:
-        """Whether `clamp` is a Relu or Clip that changes nothing the quantizer would not change as well."""
-        if not is_clamp(clamp):
-            return False
-        low, high = output_bounds(clamp.outputs[0])
-        inner = clamp.inputs[0]
-        has_other_readers = len(inner.outputs) != 1 or editor.is_output(inner) or editor.is_body_output(inner)
-        is_within = float(np.float32(quant.low)) >= low and float(np.float32(quant.high)) <= high
-        return is_within and not has_other_readers
 
     def _constant(self, model: Model, editor: Editor, tensor: Tensor, quant: TensorQuant, chosen: _Readers) -> None:
         readers = chosen.integer_readers(tensor)

@@ -1,25 +1,33 @@
-"""A multiplication by a positive number between two pairs needs no kernel: the integers stay, their meaning changes."""
+"""Arithmetic with one number between two pairs needs no kernel: the integers stay, their meaning changes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from amct_onnx.graph.edit import Editor, replace_input
-from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import resolve_constant, scalar_constant
 from amct_onnx.graph.parts import Node, Tensor
+from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
+from amct_onnx.passes.quantizers import quantizer_parameters
+
+_WHOLE = 1e-3
+"""Steps that are whole up to this: far below the half step of rounding, above what float32 leaves of a whole one."""
 
 
 @dataclass(frozen=True)
-class JoinScaledPairs:
-    """Quantize, dequantize, Mul by one number c > 0, quantize, dequantize becomes quantize and dequantize.
+class JoinPairs:
+    """Quantize, dequantize, arithmetic with one number, quantize, dequantize becomes quantize and dequantize.
 
-    ``quantize(c * x, s, z) = quantize(x, s / c, z)``, so x is quantized with ``s / c`` and its integers are dequantized
-    with ``s``: rounded once instead of twice. Only where each node is the single reader of the one before and nothing
-    between leaves the graph.
+    ``quantize(c * x + a, s, z) = quantize(x, s / c, z + a / s)``, for a Mul by c > 0 and for an Add of a where
+    ``a / s`` is an integer. So x is quantized like that, and its integers are dequantized with s and z: rounded once
+    instead of twice. Only where each node is the single reader of the one before and nothing between leaves the graph.
+    Several in a row become one.
     """
 
     def run(self, model: Model) -> PassResult:
@@ -28,7 +36,7 @@ class JoinScaledPairs:
         in_bodies = model.body_node_ids()
         changed: list[str] = []
         for node in model.graph.nodes:
-            found = _find(editor, node) if node.op == "Mul" else None
+            found = _find(editor, node) if node.op in ("Mul", "Add") else None
             if found is None or any(id(member) in in_bodies for member in found.behind):
                 continue
             _join(model, editor, node, found)
@@ -39,30 +47,60 @@ class JoinScaledPairs:
 
 @dataclass(frozen=True)
 class _Found:
-    """The pair before a Mul, the pair behind it, and the factor."""
+    """The pairs before and behind the arithmetic, and how the first one quantizes to make up for both."""
 
     before: tuple[Node, Node]
     behind: tuple[Node, Node]
-    factor: float
+    scale: Array
+    zero_point: Array
 
 
-def _find(editor: Editor, mul: Node) -> _Found | None:
-    for data, other in (tuple(mul.inputs), tuple(mul.inputs)[::-1]):
-        factor = _number(other)
+def _find(editor: Editor, arithmetic: Node) -> _Found | None:
+    for data, other in (tuple(arithmetic.inputs), tuple(arithmetic.inputs)[::-1]):
+        number = _number(other)
         before = _producer(editor, data, "DequantizeLinear")
         quantize = None if before is None else _producer(editor, before.inputs[0], "QuantizeLinear")
-        behind = _reader(editor, mul.outputs[0], "QuantizeLinear")
+        behind = _reader(editor, arithmetic.outputs[0], "QuantizeLinear")
         dequantize = None if behind is None else _reader(editor, behind.outputs[0], "DequantizeLinear")
-        if factor is None or before is None or quantize is None or behind is None or dequantize is None:
+        if number is None or before is None or quantize is None or behind is None or dequantize is None:
             continue
-        scale = np.float32(constant_array(resolve_constant(behind.inputs[1])) / np.float32(factor))
-        if scale.ndim == 0 and np.finfo(np.float32).tiny <= scale < np.inf:
-            return _Found((quantize, before), (behind, dequantize), factor)
+        quantizers = [quantizer_parameters(entry) for entry in (quantize, before, behind)]
+        known = [parameters for parameters in quantizers if parameters is not None]
+        wanted = _joined(arithmetic.op, number, *known) if len(known) == len(quantizers) else None
+        if wanted is not None:
+            return _Found((quantize, before), (behind, dequantize), *wanted)
     return None
 
 
+_Parameters: TypeAlias = tuple[Array, Array]
+
+
+def _joined(op: str, number: float, first: _Parameters, second: _Parameters, third: _Parameters) -> _Parameters | None:
+    """Scale and zero point of one quantizer for the work of two, None where no zero point fits.
+
+    Args:
+        op: Mul or Add.
+        number: its constant operand.
+        first: parameters of the quantizer before it.
+        second: those by which its integers are read; others where pairs were joined before.
+        third: parameters of the quantizer behind it.
+    """
+    (scale, zero_point), limits = third, np.iinfo(third[1].dtype.name)
+    factor = float(second[0]) / float(first[0])
+    shift = (int(first[1]) - int(second[1])) * float(second[0])
+    factor, shift = (factor * number, shift * number) if op == "Mul" else (factor, shift + number)
+    steps = shift / float(scale)
+    moved = int(zero_point) + round(steps)
+    if factor <= 0 or abs(steps - round(steps)) > _WHOLE or not limits.min <= moved <= limits.max:
+        return None
+    divided = np.asarray(float(scale) / factor, np.float32)
+    if not np.finfo(np.float32).tiny <= divided < np.inf:
+        return None
+    return divided, np.asarray(moved, zero_point.dtype)
+
+
 def _number(tensor: Tensor) -> float | None:
-    """The positive value of a constant with one element and at most one axis, stored as a float or as an integer."""
+    """The finite value of a constant with one element and at most one axis, stored as a float or as an integer."""
     producer = tensor.inputs[0] if tensor.inputs else None
     stored = producer.inputs if producer is not None and producer.op == "DequantizeLinear" else [tensor]
     constant = resolve_constant(stored[0])
@@ -74,35 +112,29 @@ def _number(tensor: Tensor) -> float | None:
     else:
         integer, scale, zero_point = (value or 0.0 for value in values)
         number = (integer - zero_point) * scale
-    return number if 0.0 < number < np.inf else None
+    return number if math.isfinite(number) else None
 
 
 def _producer(editor: Editor, tensor: Tensor, op: str) -> Node | None:
     """What makes `tensor`, if it is of this type and all the tensor is for is its one reader."""
     node = tensor.inputs[0] if tensor.inputs else None
-    return node if node is not None and node.op == op and _is_private(editor, tensor) else None
+    return node if node is not None and node.op == op and editor.is_private(tensor) else None
 
 
 def _reader(editor: Editor, tensor: Tensor, op: str) -> Node | None:
     """The one reader of `tensor`, if it is of this type."""
-    node = tensor.outputs[0] if _is_private(editor, tensor) else None
+    node = tensor.outputs[0] if editor.is_private(tensor) else None
     return node if node is not None and node.op == op else None
 
 
-def _is_private(editor: Editor, tensor: Tensor) -> bool:
-    return len(tensor.outputs) == 1 and not editor.is_output(tensor) and not editor.is_body_output(tensor)
-
-
-def _join(model: Model, editor: Editor, mul: Node, found: _Found) -> None:
+def _join(model: Model, editor: Editor, arithmetic: Node, found: _Found) -> None:
     (quantize, before), (behind, dequantize) = found.before, found.behind
-    scale, zero_point = behind.inputs[1:3]
-    divided = np.asarray(constant_array(resolve_constant(scale)) / np.float32(found.factor), np.float32)
-    replace_input(quantize, 1, model.rewrite_constant(quantize.inputs[1], divided, readers=2))
-    replace_input(quantize, 2, zero_point)
+    for index, values in ((1, found.scale), (2, found.zero_point)):
+        replace_input(quantize, index, model.rewrite_constant(quantize.inputs[index], values, readers=2))
     # The pair behind takes over the integers; its own names of scale and zero point stay true.
     replace_input(dequantize, 0, quantize.outputs[0])
-    operands = list(mul.inputs)
-    for node in (before, mul, behind):
+    operands = list(arithmetic.inputs)
+    for node in (before, arithmetic, behind):
         editor.remove(node)
     for tensor in operands:
         if tensor.inputs and not tensor.outputs and tensor.inputs[0].op == "DequantizeLinear":

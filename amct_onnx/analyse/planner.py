@@ -22,8 +22,10 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.statistics import Distribution
 from amct_onnx.analyse.walk import Progress, check_enough
 from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
+from amct_onnx.analyse.whole_steps import Shift, find_shift, in_whole_steps
 from amct_onnx.config import ActivationOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.graph import Model, Tensor, constant_array
@@ -172,6 +174,8 @@ class _Chooser:
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
         self._chosen: dict[tuple[str, ActivationOptions], tuple[float, int]] = {}
+        shifts = {name: find_shift(self._tensors[name], pairs.tensors) for name in self.observed}
+        self._shifts = {name: shift for name, shift in shifts.items() if shift is not None}
         # What shares its scale with a layer's input, or with a single one, is quantized as that asks.
         self._wanted = {self._source[wish.site.tensor.name]: wish.activation for wish in reversed(self._inputs)}
         self._wanted.update(
@@ -289,12 +293,22 @@ class _Chooser:
         source = self._source[name]
         options = wanted or replace(self._wanted.get(source, self._options.default.activation), bits=8)
         if (source, options) not in self._chosen:
-            self._chosen[source, options] = choose_activation(
-                options,
-                calibration.statistics[source].distribution(),
-                bounds=Bounds(*output_bounds(self._tensors[source])),
-            )
+            seen = calibration.statistics[source].distribution()
+            chosen = choose_activation(options, seen, bounds=Bounds(*output_bounds(self._tensors[source])))
+            if source in self._shifts and options.bits == 8 and not options.symmetric:
+                chosen = self._in_whole_steps(chosen, self._shifts[source], seen, calibration)
+            self._chosen[source, options] = chosen
         return self._chosen[source, options]
+
+    def _in_whole_steps(
+        self, chosen: tuple[float, int], shift: Shift, seen: Distribution, calibration: Calibration
+    ) -> tuple[float, int]:
+        name = shift.before.name
+        before = calibration.statistics[self._source[name]]
+        if not (before.keep_values and before.count):
+            return chosen
+        quant_before = self._activation(name, calibration)
+        return in_whole_steps(*chosen, shift.number, seen, before.distribution(), quant_before)
 
     def _against_pair(self, name: str, calibration: Calibration) -> str | None:
         """Why a tensor that only the QDQ form quantizes had better stay float there."""

@@ -61,6 +61,10 @@ class Editor:
                 graph.outputs[index] = new
                 self._body_outputs.setdefault(id(new), []).append((graph, index))
 
+    def is_private(self, tensor: Tensor) -> bool:
+        """Whether one node reads it, once, and it leaves no graph."""
+        return len(tensor.outputs) == 1 and not self.is_output(tensor) and not self.is_body_output(tensor)
+
     def is_output(self, tensor: Tensor) -> bool:
         """Whether `tensor` leaves the main graph."""
         return id(tensor) in self._main_outputs

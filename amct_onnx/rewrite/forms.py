@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from amct_onnx.graph import BuiltModel, Model, build
 from amct_onnx.graph.parts import collection_paused
 from amct_onnx.passes.base import Pass, PassTiming, run_pipeline
+from amct_onnx.passes.drop_clamps import DropEnforcedClamps
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_anti_quant import InsertAntiQuants
 from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuants, QuantizeBiases, QuantizeWeights
 from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
-from amct_onnx.passes.join_pairs import JoinScaledPairs
+from amct_onnx.passes.join_pairs import JoinPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, LowerQuants
 from amct_onnx.passes.pack_int4 import PackInt4Weights
@@ -139,13 +140,14 @@ def _pipeline(
         of_record = {name: quant for name, quant in singles.items() if name in pairs}
         of_record.update({layer.activation.name: quants[layer.name].data for layer in layers})
         # TensorRT wants both halves of a pair to have one scale.
-        joining: list[Pass] = [JoinScaledPairs()] if target is QdqTarget.ONNXRUNTIME else []
+        joining: list[Pass] = [JoinPairs()] if target is QdqTarget.ONNXRUNTIME else []
         return [
             QdqWeights(layers, quants),
             QdqBiases(layers, quants, target),
             QdqPairs({**pairs, **of_record}, layers, target),
             QdqInputs(inputs, target),
             *joining,
+            DropEnforcedClamps(),
             DropDeadConstants(),
         ]
     if form is OutputForm.ASCEND:
