@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from onnx import (
     AttributeProto,
     GraphProto,
@@ -26,7 +28,7 @@ from amct_onnx.errors import ModelError
 from amct_onnx.graph.model import Graph, Model, import_model
 from amct_onnx.graph.parts import Constant, Node, collection_paused
 from amct_onnx.graph.protos import copy_fields, nested_tensors
-from amct_onnx.graph.weights import StoredValues, Values, stored_bytes
+from amct_onnx.graph.weights import StoredValues, Values, raw_data
 
 PROTOBUF_LIMIT = 2_000_000_000
 
@@ -103,7 +105,7 @@ def make_inline(tensor: TensorProto, values: Values) -> None:
     """Put the bytes of `values` into `tensor`."""
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
-    tensor.raw_data = stored_bytes(values).tobytes()
+    tensor.raw_data = raw_data(values)
 
 
 def _fill(initializer: TensorProto, values: Values) -> None:
@@ -175,7 +177,7 @@ def _is_untouched(written: dict[str, Constant], initializer: TensorProto) -> boo
 def _write_initializer(constant: Constant, proto: TensorProto, values: dict[str, Constant] | None) -> None:
     stored = constant._values
     if values is None:
-        proto.data_type = helper.np_dtype_to_tensor_dtype(constant.dtype)
+        proto.data_type = _tensor_type(constant.dtype)
         proto.dims.extend(constant.shape)
         if isinstance(stored, StoredValues):
             proto.CopyFrom(stored.tensor)
@@ -184,10 +186,16 @@ def _write_initializer(constant: Constant, proto: TensorProto, values: dict[str,
         proto.name = constant.name
         return
     is_stored = isinstance(stored, StoredValues)
-    proto.data_type = stored.tensor.data_type if is_stored else helper.np_dtype_to_tensor_dtype(constant.dtype)
-    proto.dims.extend(int(dim) for dim in constant.shape)
+    proto.data_type = stored.tensor.data_type if is_stored else _tensor_type(stored.dtype)
+    if stored.shape:
+        proto.dims.extend(stored.shape)
     proto.name = constant.name
     values[constant.name] = constant
+
+
+@cache
+def _tensor_type(dtype: np.dtype[Any]) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
 def _write_node(node: Node, proto: NodeProto, outputs: set[int]) -> None:

@@ -82,6 +82,7 @@ class Editor:
         if self._before or self._after or self._removed:
             for graph in self._model.graphs():
                 graph.nodes = list(self._merged(graph))
+                graph.control_nodes = [node for node in graph.control_nodes if id(node) not in self._removed]
         if self._before or self._after:
             raise LookupError("a node was to be placed beside one that is not in the model")
         self._removed = {}

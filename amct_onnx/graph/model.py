@@ -34,6 +34,7 @@ class Graph(gs.Graph):  # type: ignore[misc]
         unread: names of initializers that nothing read in the source; they are kept all the same.
         unread_outputs: names of node outputs that nothing read in the source.
         retyped: names of tensors whose source value info is no longer true.
+        control_nodes: the nodes that hold bodies, in graph order.
     """
 
     def __init__(self, name: str, opset: int, origin: GraphProto) -> None:
@@ -43,6 +44,7 @@ class Graph(gs.Graph):  # type: ignore[misc]
         self.unread: set[str] = set()
         self.unread_outputs: set[str] = set()
         self.retyped: set[str] = set()
+        self.control_nodes: list[Node] = []
 
 
 @dataclass
@@ -159,6 +161,7 @@ def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Pat
     for sparse in proto.sparse_initializer:
         local[sparse.values.name] = Variable(sparse.values.name)
     graph.nodes = [_import_node(node, local, outer, opset, base_dir) for node in proto.node]
+    graph.control_nodes = [node for node in graph.nodes if _bodies(node)]
     tensors: TensorMap = ChainMap(local, outer)
     graph.inputs = [tensors[info.name] for info in proto.input]
     graph.outputs = [tensors[info.name] for info in proto.output]
@@ -208,10 +211,13 @@ def _import_attribute(
 
 def _with_bodies(graph: Graph) -> Iterator[Graph]:
     yield graph
-    for node in graph.nodes:
-        for value in node.attrs.values():
-            if isinstance(value, Graph):
-                yield from _with_bodies(value)
+    for node in graph.control_nodes:
+        for body in _bodies(node):
+            yield from _with_bodies(body)
+
+
+def _bodies(node: Node) -> list[Graph]:
+    return [value for value in node.attrs.values() if isinstance(value, Graph)]
 
 
 def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
@@ -239,6 +245,7 @@ def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
         attrs = {key: _copy_attribute(value, copies) for key, value in node.attrs.items()}
         result.nodes.append(Node(node.op, node.name, attrs, inputs, outputs, node.domain, node.origin))
     result.outputs = [copied(tensor) for tensor in graph.outputs]
+    result.control_nodes = [node for node in result.nodes if _bodies(node)] if graph.control_nodes else []
     return result
 
 
