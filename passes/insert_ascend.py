@@ -22,7 +22,7 @@ from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.locate import Layer
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant, quantize_bias, quantize_weight
 
-GE_FLOAT32 = 0
+GE_FLOAT32, GE_FLOAT16 = 0, 1
 
 
 @dataclass(frozen=True)

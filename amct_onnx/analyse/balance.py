@@ -72,7 +72,7 @@ def choose_balance(
     maxima = {key: channel_maxima(members[0]) for key, members in groups.items()}
     watchers: dict[str, list[Watcher]] = {}
     for key, seen in maxima.items():
-        watchers.setdefault(key[0], []).append(seen.update)
+        watchers.setdefault(prepared.origin_of(key[0]).name, []).append(seen.update)
     walk(prepared.model.proto, prepared.model.base_dir, watchers, data, progress=progress, limit=options.feeds)
     factors: dict[str, Factors] = {}
     for (name, strength), members in groups.items():

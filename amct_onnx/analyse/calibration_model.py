@@ -17,7 +17,7 @@ from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.recorder_settings import RecorderSettings, WatchedChannels, WatchedRange
 from amct_onnx.errors import ModelError
 from amct_onnx.graph import BuiltModel, Model, build, import_model, name_nodes
-from amct_onnx.graph.op_table import spread_types
+from amct_onnx.graph.element_types import settle_types
 from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.shapes import infer_types
 from amct_onnx.passes.insert_observers import DOMAIN, InsertObservers, Observation
@@ -130,7 +130,7 @@ def _calibration_model(
     proto, base_dir = prepared.model.proto, prepared.model.base_dir
     model = import_model(proto, base_dir)
     name_nodes(model)
-    spread_types(model)
+    settle_types(model)
     before = _names(model)
     nodes = {node.name: node for node in model.nodes()}
     tensors = {tensor.name: tensor for tensor in _tensors(model)}
@@ -138,8 +138,7 @@ def _calibration_model(
     observations = []
     for target in targets:
         if target.name in observed:
-            change = prepared.divided.get(target.tensor.name)
-            name = target.tensor.name if change is None else change.source
+            name = prepared.origin_of(target.tensor.name).name
             node = nodes[target.node.name]
             observations.append(observe(Observation(node, tensors.get(name, node.inputs[0]), target.name)))
     recorder = settings.identity(sha256)

@@ -15,6 +15,7 @@ from amct_onnx.analyse.statistics import TensorStatistics
 from amct_onnx.analyse.walk import Progress, Watcher, walk
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.balance import Divided
+from amct_onnx.rewrite.prepare import Origin
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ class Calibration:
         feeds: number of feeds run.
         samples: the first feeds, kept to try the compressed models on.
         source_sha256: digest of the model.
-        not_float: observed tensors that turned out not to be float32; nothing is known of them.
+        not_float: observed tensors that turned out to be no floats, or floats of a type that the model was not known
+            to use there; nothing is known of them.
     """
 
     statistics: dict[str, TensorStatistics]
@@ -44,7 +46,7 @@ def calibrate(
     tensors: Sequence[str],
     data: Any,
     *,
-    divided: Mapping[str, Divided] | None = None,
+    origins: Mapping[str, Origin] | None = None,
     keep_values: bool = True,
     progress: Progress | None = None,
     limit: int | None = None,
@@ -56,7 +58,7 @@ def calibrate(
         base_dir: folder of its external weights.
         tensors: names of tensors: inputs, outputs or anything in between.
         data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
-        divided: those of `tensors` that the source has undivided.
+        origins: where the source has the values of `tensors`, when not under their own names.
         keep_values: whether values or histograms are wanted besides extremes.
         progress: wraps the iterator of feeds.
         limit: how many feeds to run, which the data must hold; None for all.
@@ -66,16 +68,19 @@ def calibrate(
         ModelError: onnxruntime cannot load the model.
     """
     statistics = {name: TensorStatistics(keep_values) for name in tensors}
-    sources: dict[str, str] = {}
+    found = {name: (origins or {}).get(name, Origin(name)) for name in tensors}
     watchers: dict[str, list[Watcher]] = {}
     for name, seen in statistics.items():
-        change = (divided or {}).get(name)
-        sources[name] = name if change is None else change.source
-        watchers.setdefault(sources[name], []).append(seen.update if change is None else _divided(change, seen))
+        change = found[name].change
+        watchers.setdefault(found[name].name, []).append(seen.update if change is None else _divided(change, seen))
     done = walk(proto, base_dir, watchers, data, progress=progress, limit=limit)
     _report_not_finite(statistics)
-    not_float = frozenset(name for name in tensors if sources[name] in done.not_float)
-    return Calibration(statistics, done.feeds, done.samples, not_float=not_float)
+    unusable = frozenset(
+        name
+        for name, origin in found.items()
+        if origin.name in done.not_float or (origin.name in done.other_floats and not origin.is_lifted)
+    )
+    return Calibration(statistics, done.feeds, done.samples, not_float=unusable)
 
 
 def _divided(change: Divided, seen: TensorStatistics) -> Watcher:

@@ -20,9 +20,9 @@ class Obstacle(NamedTuple):
     remedy: str
 
 
-def data_obstacle(seen: TensorStatistics, *, is_float32: bool) -> Obstacle | None:
+def data_obstacle(seen: TensorStatistics, *, is_float: bool) -> Obstacle | None:
     """What calibration saw of a data input that forbids quantizing it."""
-    if not is_float32:
+    if not is_float:
         return Obstacle("its data input is not float32", "convert the model to float32")
     if not seen.count:
         return Obstacle("calibration saw no finite value of its input", "give data that reaches it")

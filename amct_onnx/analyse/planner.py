@@ -96,7 +96,7 @@ def make_plan(
             model.base_dir,
             chooser.observed,
             data,
-            divided=prepared.divided,
+            origins={name: prepared.origin_of(name) for name in chooser.observed},
             keep_values=keep_values,
             progress=progress,
             limit=options.feeds,
@@ -245,7 +245,7 @@ class _Chooser:
     def _layer_entry(self, layer: Layer, calibration: Calibration) -> LayerRecord | Obstacle:
         source = self._source[layer.activation.name]
         seen = calibration.statistics[source]
-        obstacle = data_obstacle(seen, is_float32=source not in calibration.not_float)
+        obstacle = data_obstacle(seen, is_float=source not in calibration.not_float)
         if obstacle is not None:
             return obstacle
         options = self._options.of(layer.name)
@@ -272,7 +272,7 @@ class _Chooser:
         name = wish.site.tensor.name
         source = self._source[name]
         seen = calibration.statistics[source]
-        obstacle = data_obstacle(seen, is_float32=source not in calibration.not_float)
+        obstacle = data_obstacle(seen, is_float=source not in calibration.not_float)
         if obstacle is not None:
             return obstacle
         if wish.site.key in entries:

@@ -114,7 +114,7 @@ def _with_scale(
     entry: LayerRecord, watched: WatchedRange, seen: TensorStatistics, own: _Recorder, settings: RecorderSettings
 ) -> LayerRecord:
     """A layer's entry with scale and offset, or without while no usable scale can be chosen."""
-    obstacle = data_obstacle(seen, is_float32=True)
+    obstacle = data_obstacle(seen, is_float=True)
     if obstacle is None:
         scale, offset = choose_activation(watched.options, seen.distribution(), bounds=watched.bounds)
         scale = half_precision(scale) if settings.force_fp16 else scale

@@ -17,6 +17,8 @@ from amct_onnx.runtime import InputSpec, fetch, input_specs, open_session
 from amct_onnx.runtime.memory import empty_shared_arena
 
 KEPT_SAMPLES = 4
+_OTHER_FLOATS = frozenset({"tensor(float16)", "tensor(double)"})
+_FLOATS = _OTHER_FLOATS | {"tensor(float)"}
 
 Progress: TypeAlias = Callable[[Iterable[Feed]], Iterable[Feed]]
 Watcher: TypeAlias = Callable[[Array], None]
@@ -31,12 +33,14 @@ class Walk:
     Attributes:
         feeds: number of feeds run.
         samples: the first feeds.
-        not_float: watched tensors that turned out not to be float32; their watchers saw nothing.
+        not_float: watched tensors that turned out to be of no float type; their watchers saw nothing.
+        other_floats: those that turned out to be float16 or float64.
     """
 
     feeds: int
     samples: tuple[Feed, ...]
     not_float: frozenset[str]
+    other_floats: frozenset[str]
 
 
 def walk(
@@ -83,16 +87,15 @@ def walk(
                 samples.append(feed)
             if count == limit:
                 break
-        not_float = opened.not_float if opened else frozenset()
     finally:
         if opened:
             opened.close()
-    if not count and number >= 0:
+    if opened is None and number >= 0:
         raise DataError(f"all {number + 1} feeds of the calibration data are empty batches; give at least one sample")
-    if not count:
+    if opened is None:
         raise DataError("the calibration data holds no feed; give at least one sample")
     check_enough(count, limit)
-    return Walk(count, tuple(samples), not_float)
+    return Walk(count, tuple(samples), opened.not_float, opened.other_floats)
 
 
 def _is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:
@@ -127,7 +130,8 @@ class _Opened:
         ]
         kinds = {node.name: node.type for session in self._sessions for node in session.get_outputs()}
         kinds.update(fed)
-        self.not_float = frozenset(name for name in watchers if kinds.get(name) != "tensor(float)")
+        self.not_float = frozenset(name for name in watchers if kinds.get(name) not in _FLOATS)
+        self.other_floats = frozenset(name for name in watchers if kinds.get(name) in _OTHER_FLOATS)
         reads = [{info.name for info in part.inputs} for part in self._parts]
         self._later = [frozenset[str]().union(*reads[index + 1 :]) for index in range(len(reads))]
         shown = watchers.keys() - self.not_float - fed.keys()

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from amct_onnx.graph.channels import Channels, grouped, plain
-from amct_onnx.graph.model import Model, constant_array
+from amct_onnx.graph.model import constant_array
 from amct_onnx.graph.parts import Constant, Node, Tensor
 
 
@@ -171,17 +171,9 @@ def is_clamp(node: Node) -> bool:
     return all(resolve_constant(tensor) is not None for tensor in node.inputs[1:] if not tensor.is_empty())
 
 
-def spread_types(model: Model) -> None:
-    """Tell every tensor that does not know it its element type, through operators that keep the type; one walk."""
-    for graph in model.graphs():
-        for node in graph.nodes:
-            spec = spec_of(node)
-            if spec is _FLOAT or not node.outputs or node.outputs[0].dtype is not None:
-                continue
-            weight = node.inputs[spec.weight : spec.weight + 1] if spec.weight is not None else []
-            tensors = [*map(resolve_constant, weight), *data_inputs(node)]
-            known = (tensor.dtype for tensor in tensors if tensor is not None)
-            node.outputs[0].dtype = next((dtype for dtype in known if dtype is not None), None)
+def is_known(node: Node) -> bool:
+    """Whether the table says more of the node than that it is computed in float."""
+    return spec_of(node) is not _FLOAT
 
 
 def rank_of(tensor: Tensor) -> int | None:

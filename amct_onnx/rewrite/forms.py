@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from amct_onnx.graph import BuiltModel, Model, build
 from amct_onnx.graph.parts import collection_paused
+from amct_onnx.passes.absorb_casts import AbsorbCasts
 from amct_onnx.passes.base import Pass, PassTiming, run_pipeline
 from amct_onnx.passes.drop_clamps import DropEnforcedClamps
 from amct_onnx.passes.drop_dead import DropDeadConstants
@@ -82,7 +83,7 @@ def _deploy_and_fake(
     _, shared = run_pipeline(model, _deploy(layers, quants, inputs))
     fake = model.copy()
     _, lowering = run_pipeline(fake, _LOWERING)
-    _, packing = run_pipeline(model, [PackInt4Weights(layers, quants)])
+    _, packing = run_pipeline(model, _packing(layers, quants))
     timings = [*timings, *shared]
     return {
         OutputForm.ASCEND: (build(model), [*timings, *packing]),
@@ -151,8 +152,13 @@ def _pipeline(
             DropDeadConstants(),
         ]
     if form is OutputForm.ASCEND:
-        return [*_deploy(layers, quants, inputs), PackInt4Weights(layers, quants)]
+        return [*_deploy(layers, quants, inputs), *_packing(layers, quants)]
     return [*_deploy(layers, quants, inputs), *_LOWERING]
+
+
+def _packing(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[Pass]:
+    """What the ascend form alone does at the end."""
+    return [PackInt4Weights(layers, quants), AbsorbCasts()]
 
 
 def _deploy(layers: Sequence[Layer], quants: Mapping[str, LayerQuant], inputs: Mapping[str, TensorQuant]) -> list[Pass]:

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from amct_onnx.errors import ModelError
 from amct_onnx.graph import Model, import_model, name_nodes
-from amct_onnx.graph.op_table import spread_types
+from amct_onnx.graph.element_types import settle_types
 from amct_onnx.graph.opset import raise_opset
 from amct_onnx.passes.affine import BROADCAST_OPSET
 from amct_onnx.passes.balance import BalanceLayers, Divided, Factors
@@ -19,7 +19,23 @@ from amct_onnx.passes.base import Pass, PassResult, PassTiming, Refusal, run_pip
 from amct_onnx.passes.fold_transpose import FoldTranspose
 from amct_onnx.passes.fuse_affine import FuseAffine
 from amct_onnx.passes.fuse_affine_before import FuseAffineBefore
+from amct_onnx.passes.lift_floats import LiftFloats, LiftResult
 from amct_onnx.passes.merge_affine import MergeAffine
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A tensor of the source model, and what was done to its values.
+
+    Attributes:
+        name: its name.
+        change: the division by balance factors, None where there was none.
+        is_lifted: whether it was made float32 from another type.
+    """
+
+    name: str
+    change: Divided | None = None
+    is_lifted: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,7 @@ class Prepared:
         folded: layers whose results are divided -> by what, float32 [channels_out]; scales in a record are those of
             the undivided weights.
         multiplied: names of the Mul nodes that divide where no layer does.
+        lifted: float32 tensors -> names of the source's tensors, of another type, whose values they hold.
     """
 
     model: Model
@@ -51,6 +68,13 @@ class Prepared:
     divided: Mapping[str, Divided] = field(default_factory=dict)
     folded: Mapping[str, Factors] = field(default_factory=dict)
     multiplied: frozenset[str] = frozenset()
+    lifted: Mapping[str, str] = field(default_factory=dict)
+
+    def origin_of(self, name: str) -> Origin:
+        """Where the source model has the values of one of this model's tensors."""
+        change = self.divided.get(name)
+        source = name if change is None else change.source
+        return Origin(self.lifted.get(source, source), change, source in self.lifted)
 
     def balanced(self, factors: Mapping[str, Factors]) -> Prepared:
         """The same model, not balanced before, with balance factors applied: layer name -> float32 [channels_in]."""
@@ -92,7 +116,7 @@ class Prepared:
         return again.balanced(self.balance)
 
     def _fused_again(self, proto: ModelProto, skip: frozenset[str]) -> Prepared:
-        return _prepare(_imported(proto, self.model.base_dir), skip, self.rules)
+        return _prepare(*_imported(proto, self.model.base_dir), skip, self.rules)
 
     def _differing(self, other: Prepared) -> list[str]:
         """Nodes of this model that stand for other nodes there."""
@@ -140,7 +164,7 @@ def prepare(
     do_fusion: bool = True,
     documented_only: bool = False,
 ) -> Prepared:
-    """Import, name, spread element types and fuse.
+    """Import, name, spread element types, lift other float types to float32 and fuse.
 
     Args:
         proto: the source model, never changed.
@@ -150,27 +174,27 @@ def prepare(
         documented_only: fuse what AMCT documents and nothing else; see :class:`FusionRules`.
     """
     names = frozenset(skip_fusion)
-    model = _imported(proto, base_dir)
+    model, lifting = _imported(proto, base_dir)
     rules = FusionRules(model.opset >= BROADCAST_OPSET, documented_only)
     if do_fusion:
-        return _prepare(model, names, rules)
+        return _prepare(model, lifting, names, rules)
     results, timings = run_pipeline(model, rules.passes(_Everything()))
     withheld = {name for result in results for name in result.withheld}
     refusals = tuple(refusal for result in results for refusal in result.refusals)
-    return Prepared(model, {}, refusals, tuple(timings), names | withheld, rules)
+    return Prepared(model, {}, refusals, tuple(timings), names | withheld, rules, lifted=lifting.sources)
 
 
-def _prepare(model: Model, skip: frozenset[str], rules: FusionRules) -> Prepared:
+def _prepare(model: Model, lifting: LiftResult, skip: frozenset[str], rules: FusionRules) -> Prepared:
     results, timings = run_pipeline(model, rules.passes(skip))
     refusals = tuple(refusal for result in results for refusal in result.refusals)
-    return Prepared(model, _joined(results), refusals, tuple(timings), skip, rules)
+    return Prepared(model, _joined(results), refusals, tuple(timings), skip, rules, lifted=lifting.sources)
 
 
-def _imported(proto: ModelProto, base_dir: Path | None) -> Model:
+def _imported(proto: ModelProto, base_dir: Path | None) -> tuple[Model, LiftResult]:
     model = import_model(proto, base_dir)
     name_nodes(model)
-    spread_types(model)
-    return model
+    settle_types(model)
+    return model, LiftFloats().run(model)
 
 
 def _joined(results: Iterable[PassResult]) -> dict[str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from amct_onnx.graph.op_table import spread_types
+from amct_onnx.graph.element_types import settle_types
 from amct_onnx.passes.locate import Layer, locate_layers
 from tests.models import Array, imported, normal, parse
 
@@ -16,7 +16,7 @@ ANY = "float[a,b,c,d] y"
 
 def survey(nodes: str, inputs: str = IMAGE, outputs: str = ANY, weights: dict[str, Array] | None = None, **more: int):
     model = imported(parse(nodes, inputs, outputs, weights, **more))
-    spread_types(model)
+    settle_types(model)
     return locate_layers(model)
 
 
@@ -190,6 +190,6 @@ def test_element_types_spread_where_the_model_is_silent() -> None:
     model = parse(nodes, "float16[1,3,5,5] x", "float16[a,b,c,d] y", {"w": np.ones((3, 3, 1, 1), np.float16)})
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
     graph = imported(model)
-    spread_types(graph)
+    settle_types(graph)
     assert {node.outputs[0].dtype for node in graph.graph.nodes} == {np.dtype(np.float16)}
     assert [refusal.node for refusal in locate_layers(graph).refusals] == ["Conv_0", "p"]
