@@ -154,6 +154,8 @@ def test_the_command_line_writes_the_images_as_they_are(outcomes):
     np.testing.assert_array_equal(stored, DATA.calibration_images.ravel())
     assert f"4 batches of shape 50,1,28,28, float32: {outcome.outputs.name}/data/image" in outcome.said
     assert f"quantized {len(LAYERS)} layers" in outcome.said
+    (ratio,) = re.findall(r"tried fake_quant on the first 4 feeds: output SNR ([\d.]+) dB", outcome.said)
+    assert float(ratio) > 30
 
 
 def test_the_evaluator_prints_both_accuracies(outcomes):
