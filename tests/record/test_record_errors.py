@@ -59,6 +59,16 @@ def broken(rule: str, fields: dict[str, str], field: str | None, says: str, reme
     return Row(rule, entry(fields, key), line, key, says, remedy)
 
 
+def prune(producer: str, consumer: str) -> str:
+    """A prune record with its producer on line 2 and its consumer on line 3."""
+    attrs = (
+        'attr { name: "type" type: STRING s: "Conv" } attr { name: "begin" type: INT i: 0 } '
+        'attr { name: "end" type: INT i: 2 }'
+    )
+    nodes = (f'{role} {{ name: "{name}" {attrs} }}' for role, name in (("producer", producer), ("consumer", consumer)))
+    return "prune_record {\n" + "\n".join(nodes) + "\n}"
+
+
 def without(fields: dict[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in fields.items() if key != name}
 
@@ -193,23 +203,21 @@ ROWS = [
         "pool",
     ),
     # Pruning.
-    *(
-        Row(
-            f"{role} is a node of the model",
-            f'prune_record {{\nproducer {{ name: "conv" {begin} }}\nconsumer {{ name: "conv" {begin} }}\n'.replace(
-                f'{role} {{ name: "conv"', f'{role} {{ name: "gone"'
-            )
-            + "}",
-            line,
-            "gone",
-            f"{role}: the model has no such node",
-            "correct the name, or delete the entry",
-        )
-        for begin in (
-            'attr { name: "type" type: STRING s: "Conv" } attr { name: "begin" type: INT i: 0 } '
-            'attr { name: "end" type: INT i: 2 }',
-        )
-        for role, line in (("producer", 2), ("consumer", 3))
+    Row(
+        "producer is a node of the model",
+        prune("gone", "conv"),
+        2,
+        "gone",
+        "producer: the model has no such",
+        "correct",
+    ),
+    Row(
+        "consumer is a node of the model",
+        prune("conv", "gone"),
+        3,
+        "gone",
+        "consumer: the model has no such",
+        "correct",
     ),
 ]
 
