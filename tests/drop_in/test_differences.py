@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def quantize(model: onnx.ModelProto, feeds: np.ndarray = FEEDS, config: str = "") -> dict:
+def quantize(model: onnx.ModelProto, feeds: np.ndarray = FEEDS, config: str = "", loop: str = "run(feeds)") -> dict:
     """All of AMCT's functions in their order; the entries of the record."""
     onnx.save(model, "model.onnx")
     np.save("feeds.npy", feeds)
@@ -40,7 +40,7 @@ def quantize(model: onnx.ModelProto, feeds: np.ndarray = FEEDS, config: str = ""
         amct_onnx.quantize_preprocess("config.json", "record.txt", "model.onnx", "modified.onnx")
         run_loop("modified.onnx")
     amct_onnx.quantize_model("config.json", "model.onnx", "modified.onnx", "record.txt")
-    run_loop("modified.onnx")
+    run_loop("modified.onnx", loop=loop)
     amct_onnx.save_model("modified.onnx", "record.txt", "net")
     return dict(load_record("record.txt").record.layers)
 
@@ -99,6 +99,13 @@ def test_single_values_that_are_not_finite_are_left_out_and_counted(folder):
     # IFMR moves the upper bound of the finite values by 0.7 to 1.3, and nothing else.
     assert 0.7 < layers["a"].scale_d * 255 / (finite.max() - finite.min()) < 1.3
     assert "layer 'a': its input held 2 NaN and 1 infinite values, which are left out" in log()
+
+
+def test_empty_batches_add_nothing(folder):
+    model = parse(NET, INPUT, OUTPUT, WEIGHTS)
+    expected = quantize(model, FEEDS[:1])
+    assert quantize(model, FEEDS, loop="run([feeds[0][:0], feeds[0]])") == expected
+    assert "runs done" not in log()
 
 
 def test_weights_may_be_constant_nodes(folder):
