@@ -17,13 +17,15 @@ class DropDeadConstants:
         """Remove them, readers before producers."""
         editor = Editor(model)
         changed: list[str] = []
-        for node in reversed(model.graph.nodes):
-            if node.op not in ("Constant", "Identity") or node.domain not in (None, "", "ai.onnx"):
-                continue
-            result = node.outputs[0]
-            is_kept = result.outputs or editor.is_output(result) or editor.is_body_output(result)
-            if not is_kept and result.name not in model.graph.unread_outputs:
-                editor.remove(node)
-                changed.append(node.name)
+        # Bodies read what stands outside of them, never the other way round.
+        for graph in reversed(list(model.graphs())):
+            for node in reversed(graph.nodes):
+                if node.op not in ("Constant", "Identity") or node.domain not in (None, "", "ai.onnx"):
+                    continue
+                result = node.outputs[0]
+                is_kept = result.outputs or editor.is_output(result) or editor.is_body_output(result)
+                if not is_kept and result.name not in graph.unread_outputs:
+                    editor.remove(node)
+                    changed.append(node.name)
         editor.commit()
         return PassResult(tuple(reversed(changed)))

@@ -120,11 +120,18 @@ def _with_scale(
         scale = half_precision(scale) if settings.force_fp16 else scale
         obstacle = scale_obstacle(scale, seen)
     if obstacle is not None:
-        fault = f"layer '{watched.layer}': {obstacle[0]}"
-        if own.is_done and fault not in own.faults:
-            own.faults.append(fault)
+        _note(own, watched.layer, obstacle[0])
         return replace(entry, scale_d=None, offset_d=None)
+    if seen.nan or seen.inf:
+        _note(own, watched.layer, f"its input held {seen.nan} NaN and {seen.inf} infinite values, which are left out")
     return replace(entry, scale_d=scale, offset_d=offset, act_type=f"INT{watched.options.bits}")
+
+
+def _note(own: _Recorder, layer: str, fault: str) -> None:
+    """Keep what is wrong with a layer's data, once all of it has been seen."""
+    text = f"layer '{layer}': {fault}"
+    if own.is_done and text not in own.faults:
+        own.faults.append(text)
 
 
 def _factors(balanced: WatchedChannels, maxima: ChannelMaxima) -> tuple[float, ...]:

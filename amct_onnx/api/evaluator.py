@@ -81,10 +81,13 @@ def _run(path: Path) -> ModuleType:
     sys.modules[_MODULE] = module
     # As when the file is run by itself, its neighbours can be imported.
     sys.path.insert(0, str(path.resolve().parent))
+    # Nor does that leave compiled files beside it.
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(f"{path}: running it fails: {type(error).__name__}: {error}; correct the file") from error
     finally:
+        sys.dont_write_bytecode = writes_none
         sys.path.pop(0)
     return module

@@ -16,6 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from amct_onnx.errors import AmctError, ModelError
 from amct_onnx.graph import read_model
 from amct_onnx.graph.weights import StoredValues
+from amct_onnx.passes.insert_observers import DOMAIN, OBSERVE, RUN_END
 from amct_onnx.runtime import open_session
 
 Source: TypeAlias = str | os.PathLike[str] | ModelProto
@@ -43,10 +44,10 @@ def load_source(source: Source) -> tuple[ModelProto, Path | None]:
 
 
 def refuse_compressed(proto: ModelProto) -> None:
-    """Raise :class:`ModelError` if a model is the outcome of compressing another, which cannot be compressed again."""
-    for node in proto.graph.node:
-        if node.op_type in _DEPLOY_TYPES or _FAKE_QUANT.search(node.name):
-            form = "deploy" if node.op_type in _DEPLOY_TYPES else "fake-quant"
+    """Raise :class:`ModelError` if a model was made from another on the way of compressing it: give that one."""
+    for node in _all_nodes(proto.graph):
+        form = _form(node)
+        if form:
             raise ModelError(
                 f"{_called(node)} shows that this is a {form} model already; give the float model that it was made from"
             )
@@ -75,6 +76,16 @@ def source_files(source: Source, proto: ModelProto, base_dir: Path | None) -> tu
     own = [] if isinstance(source, ModelProto) else [Path(source)]
     stored = (StoredValues(tensor, base_dir) for tensor in proto.graph.initializer if _is_external(tensor))
     return tuple(dict.fromkeys([*own, *(values.location()[0] for values in stored)]))
+
+
+def _form(node: NodeProto) -> str:
+    """What kind of made model a node shows; empty for a node of a source model."""
+    if node.domain == DOMAIN:
+        # AMCT's own calibration and fake-quant models have their operators in this domain as well.
+        return "calibration" if node.op_type in (OBSERVE, RUN_END) else "calibration or fake-quant"
+    if node.op_type in _DEPLOY_TYPES:
+        return "deploy"
+    return "fake-quant" if _FAKE_QUANT.search(node.name) else ""
 
 
 def _check_graph(graph: GraphProto, outer: Set[str], opset: int) -> None:
@@ -168,6 +179,13 @@ def _bodies(node: NodeProto) -> Iterator[GraphProto]:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
         yield from attribute.graphs
+
+
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in _bodies(node):
+            yield from _all_nodes(body)
 
 
 def _called(node: NodeProto) -> str:

@@ -104,6 +104,15 @@ def test_an_evaluator_runs_the_model(folder, end):
     assert onnx.load("out/net_deploy_model.onnx").graph == expected(2)
 
 
+def test_an_evaluator_leaves_nothing_beside_its_file(folder, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    Path("eva").mkdir()
+    Path("eva/eva.py").write_text(textwrap.dedent(EVALUATOR))
+    assert calibration("--evaluator", "eva/eva.py", "--batch_num", "2") == 0
+    assert [path.name for path in Path("eva").iterdir()] == ["eva.py"]
+    assert sys.dont_write_bytecode is False
+
+
 def test_an_evaluator_runs_twice_where_layers_are_balanced(folder):
     Path("my.cfg").write_text("batch_num: 2 common_config { dmq_balancer { } }")
     Path("eva.py").write_text(textwrap.dedent(EVALUATOR))

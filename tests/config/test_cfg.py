@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from google.protobuf import text_format
 
@@ -80,6 +83,29 @@ FORMS = {
         }
         tensor_quantize : { layer_name : "add" input_index : 0 ifmr_quantize : { asymmetric : false } }
         """,
+    "6 with weights of each kind": """
+        batch_num : 1
+        common_config : {
+            ada_quantize : {
+                num_iteration : 2000 reg_param : 0.02 beta_range_start : 18 beta_range_end : 3 warm_start : 0.1
+                channel_wise : true
+            }
+            ifmr_quantize : { search_range_start : 0.7 search_range_end : 1.3 search_step : 0.01 }
+        }
+        override_layer_types : {
+            layer_type : "ConvTranspose"
+            calibration_config : { nuq_quantize : { num_steps : 16 num_of_iteration : 0 channel_wise : false } }
+        }
+        """,
+    "7 with an input": """
+        do_fusion : true
+        skip_layer_types : "AveragePool"
+        tensor_quantize : {
+            layer_name : "max"
+            input_index : 0
+            hfmg_quantize : { num_of_bins : 1024 asymmetric : true dst_type : INT8 }
+        }
+        """,
     "9": """
         batch_num : 8
         activation_offset : false
@@ -97,6 +123,30 @@ def test_forms_load_and_protobuf_agrees(text: str) -> None:
     assert (config.batch_num, config.activation_offset) == (message.batch_num, message.activation_offset)
     assert (config.do_fusion, config.joint_quant) == (message.do_fusion, message.joint_quant)
     assert list(config.skip_fusion_layers) == list(message.skip_fusion_layers)
+
+
+def fields(descriptor: Any, found: set[str]) -> set[str]:
+    """Full names of all fields of a message and of those in it."""
+    for field in descriptor.fields:
+        if field.full_name not in found:
+            found.add(field.full_name)
+            if field.message_type is not None:
+                fields(field.message_type, found)
+    return found
+
+
+def set_fields(message: Any) -> Iterator[str]:
+    """Full names of the fields that a message and those in it set."""
+    for field, value in message.ListFields():
+        yield field.full_name
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from set_fields(inner)
+
+
+def test_the_forms_leave_out_no_field() -> None:
+    used = {name for text in FORMS.values() for name in set_fields(text_format.Parse(text, AMCTConfig()))}
+    assert fields(AMCTConfig.DESCRIPTOR, set()) - used == set()
 
 
 def test_values_of_a_form() -> None:

@@ -252,6 +252,129 @@ class TestReading:
         assert resolved(json.dumps(text)).tensors == (TensorOptions(node="add", input_index=1, activation=expected),)
 
 
+# One file in the form of each generation, with values other than the defaults.
+IFMR = {
+    "max_percentile": 0.99999,
+    "min_percentile": 0.9999,
+    "search_range": [0.8, 1.2],
+    "search_step": 0.02,
+    "act_algo": "ifmr",
+}
+GENERATIONS: dict[str, dict[str, Any]] = {
+    "5": {
+        "version": 1,
+        "batch_num": 2,
+        "activation_offset": True,
+        "joint_quant": False,
+        "do_fusion": True,
+        "skip_fusion_layers": ["conv"],
+        "conv": {
+            "quant_enable": True,
+            "activation_quant_params": IFMR,
+            "weight_quant_params": {"wts_algo": "arq_quantize", "channel_wise": True},
+        },
+        "fc": {
+            "quant_enable": False,
+            "activation_quant_params": IFMR,
+            "weight_quant_params": {"wts_algo": "arq_quantize", "channel_wise": False},
+        },
+    },
+    "6 with non-uniform weights": {
+        "version": 1,
+        "batch_num": 1,
+        "activation_offset": False,
+        "joint_quant": False,
+        "do_fusion": False,
+        "skip_fusion_layers": [],
+        "conv": {
+            "quant_enable": True,
+            "activation_quant_params": IFMR,
+            "weight_quant_params": {"wts_algo": "nuq_quantize", "num_steps": 32, "num_of_iteration": 1},
+        },
+    },
+    "7 with balancing": {
+        "version": 1,
+        "batch_num": 3,
+        "activation_offset": True,
+        "joint_quant": False,
+        "do_fusion": True,
+        "skip_fusion_layers": [],
+        "fc": {
+            "quant_enable": True,
+            "dmq_balancer_param": 0.6,
+            "activation_quant_params": {"act_algo": "hfmg", "num_of_bins": 2048},
+            "weight_quant_params": {"wts_algo": "arq_quantize", "channel_wise": False},
+        },
+    },
+    "8 with widths, learned rounding and inputs": {
+        "version": 1,
+        "batch_num": 4,
+        "activation_offset": True,
+        "joint_quant": False,
+        "do_fusion": True,
+        "fakequant_precision_mode": "FORCE_FP16_QUANT",
+        "skip_fusion_layers": [],
+        "tensor_quantize": [
+            {"layer_name": "add", "input_index": 1, "activation_quant_params": {**IFMR, "asymmetric": False}}
+        ],
+        "conv": {
+            "quant_enable": True,
+            "activation_quant_params": {"num_bits": 8, **IFMR, "asymmetric": False},
+            "weight_quant_params": {
+                "num_bits": 8,
+                "wts_algo": "ada_quantize",
+                "num_iteration": 500,
+                "reg_param": 0.02,
+                "beta_range": [18, 3],
+                "warm_start": 0.1,
+                "channel_wise": True,
+            },
+        },
+    },
+    "9": {
+        "version": 1,
+        "batch_num": 8,
+        "activation_offset": False,
+        "do_fusion": True,
+        "skip_fusion_layers": [],
+        "matmul": {
+            "quant_enable": True,
+            "activation_quant_params": {"num_bits": 8, "act_algo": "hfmg", "num_of_bins": 8192, "asymmetric": True},
+            "weight_quant_params": {"num_bits": 8, "channel_wise": False, "wts_algo": "arq_quantize"},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_files_of_every_generation_mean_what_they_say(name: str) -> None:
+    said = GENERATIONS[name]
+    config = resolved(json.dumps(said, indent=4, separators=(",", ":")))
+    for key in ("batch_num", "activation_offset", "do_fusion"):
+        assert getattr(config, key) == said[key]
+    assert list(config.skip_fusion_layers) == said["skip_fusion_layers"]
+    assert config.force_fp16_quant == ("fakequant_precision_mode" in said)
+    assert [(tensor.node, tensor.input_index) for tensor in config.tensors] == [
+        (entry["layer_name"], entry["input_index"]) for entry in said.get("tensor_quantize", [])
+    ]
+    layers = {key: value for key, value in said.items() if isinstance(value, dict)}
+    assert set(config.enabled()) == {key for key, value in layers.items() if value["quant_enable"]}
+    for key, value in layers.items():
+        options, activation = config.layers[key].options, value["activation_quant_params"]
+        assert options.activation.algorithm.value == activation["act_algo"]
+        assert options.activation.symmetric is not activation.get("asymmetric", said["activation_offset"])
+        assert options.activation.bits == activation.get("num_bits", 8)
+        assert options.migration_strength == value.get("dmq_balancer_param")
+        assert options.weight.per_channel == value["weight_quant_params"].get("channel_wise", key == "conv")
+        if activation["act_algo"] == "ifmr":
+            ours = options.activation
+            assert [ours.search_start, ours.search_end] == activation["search_range"]
+            assert (ours.search_step, ours.max_percentile) == (activation["search_step"], activation["max_percentile"])
+            assert ours.min_percentile == activation["min_percentile"]
+        else:
+            assert options.activation.num_of_bins == activation["num_of_bins"]
+
+
 FAULTS = [
     ('{"version":1,\n"version":1,"conv":{"quant_enable":true}}', "line 2: version stands twice in the file"),
     ('{"conv":{"quant_enable":true},\n"conv":{"quant_enable":false}}', "line 2: conv stands twice in the file"),

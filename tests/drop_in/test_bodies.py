@@ -105,3 +105,31 @@ def test_a_record_of_the_loop_is_applied_to_the_source(folder):
     feed = {"x": normal(2, 3, 4, 4, seed=9), "c": np.array(True)}
     exact = fetch(open_session(Path("model.onnx")), ["z"], feed)[0]
     assert np.abs(fetch(open_session(again.model("qdq")), ["z"], feed)[0] - exact).max() < 0.1 * np.abs(exact).max()
+
+
+WITH_CONSTANTS = """
+    y = If(c) <
+        then_branch = p () => (float[n,3,4,4] t) {
+            k = Constant<value = float[1] {2.0}>()
+            v = Constant<value = float[3,3,1,1] {1, 0, 0, 0, 1, 0, 0, 0, 1}>()
+            o = Constant<value = float[1] {3.0}>()
+            [b] t0 = Conv(x, v) t = Mul(t0, k) },
+        else_branch = q () => (float[n,3,4,4] u) { u = Neg(x) }>
+"""
+
+
+def test_weights_that_stand_in_bodies_do_not_stay_beside_the_integers(folder):
+    onnx.save(parse(WITH_CONSTANTS, "float[n,3,4,4] x, bool c", "float[n,3,4,4] y"), "model.onnx")
+    amct_onnx.create_quant_config("config.json", "model.onnx", batch_num=4)
+    amct_onnx.quantize_model("config.json", "model.onnx", "modified.onnx", "record.txt")
+    run_python(LOOP.format(setup="", choices=[True] * 4))
+    amct_onnx.save_model("modified.onnx", "record.txt", "net")
+    for form in ("deploy", "fake_quant"):
+        (node,) = onnx.load(f"net_{form}_model.onnx").graph.node
+        body = next(attribute.g for attribute in node.attribute if attribute.name == "then_branch")
+        assert "b" in {inner.name for inner in body.node}
+        # k is read, and nothing read o in the source either, which is the source's own affair; v is gone.
+        assert {inner.output[0] for inner in body.node if inner.op_type == "Constant"} == {"k", "o"}
+    feed = {"x": normal(2, 3, 4, 4, seed=9), "c": np.array(True)}
+    faked = fetch(open_session(Path("net_fake_quant_model.onnx")), ["y"], feed)[0]
+    assert np.linalg.norm(faked - 2 * feed["x"]) < 0.02 * np.linalg.norm(faked)

@@ -15,7 +15,7 @@ import pytest
 
 import amct_onnx
 from amct_onnx.analyse.algorithms.balance import balance_factors
-from amct_onnx.errors import AmctError, ConfigError, ModelError, RecordError, UsageError
+from amct_onnx.errors import AmctError, ConfigError, ModelError, NothingToCompressError, RecordError, UsageError
 from amct_onnx.record import load_record
 from tests.models import normal, parse
 
@@ -339,3 +339,52 @@ def test_a_scale_too_small_for_the_bias_is_raised_when_saving(folder):
     np.testing.assert_allclose(after.scale_w, 1e6 / (2**30 * before.scale_d), rtol=1e-5)
     assert max(before.scale_w) < min(after.scale_w)
     assert dict(load_record("record.txt").record.layers) == dict(direct().record.layers)
+
+
+STARTS = {
+    "create_quant_config": lambda model: amct_onnx.create_quant_config("new.json", model),
+    "quantize_preprocess": lambda model: amct_onnx.quantize_preprocess("balance.json", "new.txt", model, "new.onnx"),
+    "quantize_model": lambda model: amct_onnx.quantize_model("config.json", model, "new.onnx", "new.txt"),
+    "quantize": lambda model: amct_onnx.quantize(model, [{"x": np.load("feeds.npy")[0]}]),
+}
+MADE = {
+    "net_deploy_model.onnx": (ModelError, r"node 'a\.quant' \(AscendQuant\) shows that this is a deploy model already"),
+    "net_fake_quant_model.onnx": (ModelError, r"node 'a\.quant\.fakequant\.\w+' .* this is a fake-quant model already"),
+    "modified.onnx": (ModelError, r"\(Observe\) shows that this is a calibration model already; give the float model"),
+    "qdq_model.onnx": (NothingToCompressError, "'a'.*: it is quantized already"),
+}
+
+
+@pytest.fixture
+def made(folder):
+    """Everything that is made from the model, beside it."""
+    Path("net.cfg").write_text("batch_num: 3 common_config { dmq_balancer { } }")
+    amct_onnx.create_quant_config("balance.json", "model.onnx", config_defination="net.cfg")
+    quantize_and_run()
+    amct_onnx.save_model("modified.onnx", "record.txt", "net")
+    onnx.save(amct_onnx.apply("model.onnx", "record.txt", formats=["qdq"]).model("qdq"), "qdq_model.onnx")
+    return folder
+
+
+def test_made_models_are_no_sources(made):
+    for model, (kind, words) in MADE.items():
+        for start in STARTS.values():
+            with pytest.raises(kind, match=words):
+                start(model)
+    assert not list(made.glob("new*"))
+
+
+def test_a_deploy_model_with_layers_in_bodies_alone_is_no_source(folder):
+    net = """
+        y = If(c) <
+            then_branch = p () => (float[n,6,5,5] t) { [b] t = Conv(x, v) },
+            else_branch = q () => (float[n,6,5,5] u) { [e] u = Conv(x, v) }>
+    """
+    onnx.save(parse(net, "float[n,4,5,5] x, bool c", "float[n,6,5,5] y", {"v": normal(6, 4, 1, 1)}), "model.onnx")
+    amct_onnx.create_quant_config("config.json", "model.onnx")
+    amct_onnx.quantize_model("config.json", "model.onnx", "modified.onnx", "record.txt")
+    feed = '{"x": feeds[0], "c": np.array(True)}'
+    run_loop("modified.onnx", loop=f"session.run(None, {feed})")
+    amct_onnx.save_model("modified.onnx", "record.txt", "net")
+    with pytest.raises(ModelError, match=r"node 'b\.quant' \(AscendQuant\) shows that this is a deploy model"):
+        amct_onnx.create_quant_config("new.json", "net_deploy_model.onnx")

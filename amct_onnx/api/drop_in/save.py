@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,10 +53,7 @@ def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> Non
                 "call of quantize_model wrote"
             )
         complete, missing = _complete(loaded, record_file)
-        if header and header.runs and header.runs[0] < header.runs[1]:
-            log.warning("%s: only %d of %d runs done; the scales rest on less data", record_file, *header.runs)
-        for refusal in missing:
-            log.warning("layer '%s' stays float: %s", refusal.node, refusal.reason)
+        _warn(log, header, missing, record_file)
         with blaming_illegal_models(proto, base_dir):
             prepared = prepare_for(complete, proto, base_dir)
             complete = _fitted(prepared, complete, record_file)
@@ -94,8 +92,27 @@ def _complete(loaded: LoadedRecord, path: str) -> tuple[Record, list[Refusal]]:
     layers = {name: entry for name, entry in record.layers.items() if name not in missing}
     # What says more of a layer than its scales stays: it decides what is fused.
     layers.update({name: LayerRecord(skip_fusion=True) for name in missing if record.layers[name].skip_fusion})
-    reason = f"no data reached it ({state})"
-    return replace(record, layers=layers), [Refusal(name, "layer", reason) for name in missing]
+    faults = record.header.faults if record.header else ()
+    return replace(record, layers=layers), [Refusal(name, "layer", _reason(name, faults, state)) for name in missing]
+
+
+def _reason(layer: str, faults: Iterable[str], state: str) -> str:
+    """Why a layer has no scale: what the runs noted of it, else that they never came to it."""
+    start = f"layer '{layer}': "
+    noted = [fault.removeprefix(start) for fault in faults if fault.startswith(start)]
+    return "; ".join(noted) or f"no data reached it ({state})"
+
+
+def _warn(log: logging.Logger, header: RecordHeader | None, missing: Sequence[Refusal], path: str) -> None:
+    """Say what the runs left undone, what they noted, and which layers stay float."""
+    if header and header.runs and header.runs[0] < header.runs[1]:
+        log.warning("%s: only %d of %d runs done; the scales rest on less data", path, *header.runs)
+    explained = {f"layer '{refusal.node}': {refusal.reason}" for refusal in missing}
+    for fault in header.faults if header else ():
+        if fault not in explained:
+            log.warning("%s: %s", path, fault)
+    for refusal in missing:
+        log.warning("layer '%s' stays float: %s", refusal.node, refusal.reason)
 
 
 def _state_of_runs(header: RecordHeader | None) -> str:
