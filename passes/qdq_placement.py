@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from amct_onnx.graph.model import Model
-from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, resolve_constant, spec_of
+from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, kernel_of, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.locate import Layer
 
@@ -51,7 +51,7 @@ def place_pairs(
 
 def runs_on_integers(layer: Layer, bits: int) -> bool:
     """Whether the QDQ form puts a layer with activations of this width on an integer kernel; in bodies it does not."""
-    return bits == 8 and layer.spec.kernel is not Kernel.FLOAT and not layer.in_body
+    return bits == 8 and kernel_of(layer.node) is not Kernel.FLOAT and not layer.in_body
 
 
 def keeps_scale(node: Node) -> bool:
@@ -59,7 +59,7 @@ def keeps_scale(node: Node) -> bool:
 
     True where values are only moved about; for MaxPool where nothing is negative, so that both ranges agree.
     """
-    if spec_of(node).kernel is not Kernel.SAME_SCALE:
+    if kernel_of(node) is not Kernel.SAME_SCALE:
         return False
     return node.op != "MaxPool" or output_bounds(node.inputs[0])[0] >= 0
 
@@ -84,7 +84,7 @@ def output_bounds(tensor: Tensor) -> tuple[float, float]:
 
 def is_product(node: Node) -> bool:
     """Whether the node multiplies two computed float matrices."""
-    if node.op != "MatMul" or spec_of(node).kernel is not Kernel.COMPUTE:
+    if node.op != "MatMul" or kernel_of(node) is not Kernel.COMPUTE:
         return False
     return all(resolve_constant(tensor) is None for tensor in node.inputs) and _are_float(node.inputs)
 
@@ -127,7 +127,7 @@ class _Sweep:
             self._able[id(node)] = node
             self._carried.add(id(self._clamped(node.outputs[0])))
             return
-        kernel = spec_of(node).kernel
+        kernel = kernel_of(node)
         if kernel in (Kernel.FLOAT, Kernel.COMPUTE) or not node.outputs:
             return
         if kernel is Kernel.SAME_SCALE and not keeps_scale(node):
@@ -157,7 +157,7 @@ class _Sweep:
             return
         if id(result) not in self._wanted:
             return
-        kernel = spec_of(node).kernel
+        kernel = kernel_of(node)
         self._paired[id(result)] = result
         if kernel is Kernel.ELEMENTWISE:
             self._want_operands(data_inputs(node))
@@ -178,13 +178,13 @@ class _Sweep:
         tensor = node.inputs[0]
         producers = [producer for producer in tensor.inputs if id(producer) in self._able]
         is_merged = self._clamped(tensor) is node.outputs[0]
-        return not is_merged and any(spec_of(producer).kernel is Kernel.ELEMENTWISE for producer in producers)
+        return not is_merged and any(kernel_of(producer) is Kernel.ELEMENTWISE for producer in producers)
 
     def _is_product(self, node: Node) -> bool:
         return self._products and is_product(node)
 
     def _result(self, node: Node) -> Tensor:
-        is_kernel = spec_of(node).kernel in (Kernel.ELEMENTWISE, Kernel.COMPUTE)
+        is_kernel = kernel_of(node) in (Kernel.ELEMENTWISE, Kernel.COMPUTE)
         return self._clamped(node.outputs[0]) if is_kernel else node.outputs[0]
 
     def _clamped(self, tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from amct_onnx.analyse.options import PlanOptions
@@ -51,6 +52,12 @@ def plan_options(config: QuantConfig, *, symmetric: bool = False) -> PlanOptions
     )
 
 
+def within_limits(options: PlanOptions, layers: Iterable[Layer]) -> PlanOptions:
+    """The choices with what no device can do taken out: a zero point for layers that work without one only."""
+    limited = {layer.name: _symmetric(options.of(layer.name)) for layer in layers if is_limited(layer)}
+    return replace(options, layers={**options.layers, **limited}) if limited else options
+
+
 def _symmetric(options: LayerOptions) -> LayerOptions:
     activation: ActivationOptions = replace(options.activation, symmetric=True)
     return replace(options, activation=activation)
@@ -60,9 +67,13 @@ def _symmetric_input(entry: TensorOptions) -> TensorOptions:
     return replace(entry, activation=replace(entry.activation, symmetric=True))
 
 
+def is_limited(layer: Layer) -> bool:
+    """Whether devices compute the layer on 8 bits without zero point only."""
+    return _kernel_rank(layer) in layer.spec.config.limited
+
+
 def _configurable(layer: Layer) -> ConfigurableLayer:
-    facts, rank = layer.spec.config, _kernel_rank(layer)
-    is_limited = rank in facts.limited
+    facts, rank, limited = layer.spec.config, _kernel_rank(layer), is_limited(layer)
     return ConfigurableLayer(
         name=layer.name,
         op_type=layer.op_type,
@@ -71,8 +82,8 @@ def _configurable(layer: Layer) -> ConfigurableLayer:
         group=int(layer.node.attrs.get("group", 1)),
         has_weight=layer.weight is not None,
         per_channel=layer.spec.per_channel,
-        asymmetric=not is_limited,
-        activation_bits=frozenset({8}) if is_limited else layer.spec.act_bits,
+        asymmetric=not limited,
+        activation_bits=frozenset({8}) if limited else layer.spec.act_bits,
         weight_bits=layer.spec.weight_bits,
         learned_rounding=rank in facts.learned,
         balance=layer.weight is not None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from amct_onnx.analyse.algorithms import Bounds, choose_activation
 from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
+from amct_onnx.analyse.configurable import within_limits
 from amct_onnx.analyse.engine import Calibration, calibrate
 from amct_onnx.analyse.input_wishes import InputWish, find_inputs
 from amct_onnx.analyse.obstacles import (
@@ -84,6 +85,7 @@ def make_plan(
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
     layers = locate_layers(model, options.skip).outside_bodies().layers
+    options = within_limits(options, layers)
     chooser = _Chooser(replace(prepared, model=model), layers, options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):

@@ -80,6 +80,7 @@ class OpSpec:
 
     Attributes:
         kernel: its integer kernel.
+        on_integers: whether a node has the integer kernel; others of the type are computed in float.
         data: indexes of its data inputs; () means all inputs.
         weight: index of the weight input of a layer.
         bias: index of the bias input of a layer.
@@ -100,6 +101,7 @@ class OpSpec:
     """
 
     kernel: Kernel
+    on_integers: Callable[[Node], bool] = field(default=lambda _node: True)
     data: tuple[int, ...] = (0,)
     weight: int | None = None
     bias: int | None = None
@@ -124,6 +126,12 @@ def spec_of(node: Node) -> OpSpec:
     if node.domain not in (None, "", "ai.onnx"):
         return _FLOAT
     return OPS.get(node.op, _FLOAT)
+
+
+def kernel_of(node: Node) -> Kernel:
+    """How a runtime computes this very node on integers."""
+    spec = spec_of(node)
+    return spec.kernel if spec.on_integers(node) else Kernel.FLOAT
 
 
 def data_inputs(node: Node) -> list[Tensor]:
@@ -258,8 +266,13 @@ _CONV_BIAS = Rule(
     lambda node: not _absent_or_constant(node, 2), "its bias is computed at run time", "fold constants before export"
 )
 _CONV_RANK = Rule(
+    lambda node: _weight_rank(node) not in (3, 4, 5),
+    "only 1-D, 2-D and 3-D convolutions are quantized",
+    "none; the layer stays float",
+)
+_TRANSPOSED_RANK = Rule(
     lambda node: _weight_rank(node) not in (3, 4),
-    "only 1-D and 2-D convolutions are quantized",
+    "only 1-D and 2-D transposed convolutions are quantized",
     "none; the layer stays float",
 )
 _GEMM_TRANS_A = Rule(
@@ -293,6 +306,11 @@ _FLOAT32_DATA = Rule(
     "only float32 layers are quantized, this one has another element type",
     "convert the model to float32",
 )
+
+
+def _is_dense(node: Node) -> bool:
+    """onnxruntime's integer pooling knows no dilations."""
+    return all(int(size) == 1 for size in node.attrs.get("dilations", ()))
 
 
 def _reads_table(node: Node) -> bool:
@@ -339,7 +357,7 @@ OPS: Mapping[str, OpSpec] = {
         scatters=True,
         out_channels=lambda node, shape: grouped(1, shape, _group(node)),
         in_channels=lambda _node, shape: plain(0, shape),
-        rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _CONV_RANK),
+        rules=(_ALREADY, _CONSTANT_WEIGHT, _FLOAT32, _DATA_COMPUTED, _CONV_BIAS, _TRANSPOSED_RANK),
     ),
     "Gemm": OpSpec(
         Kernel.COMPUTE,
@@ -368,6 +386,7 @@ OPS: Mapping[str, OpSpec] = {
     ),
     "AveragePool": OpSpec(
         Kernel.ELEMENTWISE,
+        on_integers=_is_dense,
         has_record=True,
         config=ConfigFacts(has_kernel=True),
         rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK),

@@ -15,7 +15,7 @@ from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_anti_quant import InsertAntiQuants
 from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuants, QuantizeBiases, QuantizeWeights
-from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
+from amct_onnx.passes.insert_qdq import DropUnitDilations, QdqBiases, QdqPairs, QdqTarget, QdqWeights
 from amct_onnx.passes.join_pairs import JoinPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, LowerQuants
@@ -145,6 +145,7 @@ def _pipeline(
         return [
             QdqWeights(layers, quants),
             QdqBiases(layers, quants, target),
+            DropUnitDilations(),
             QdqPairs({**pairs, **of_record}, layers, target),
             QdqInputs(inputs, target),
             *joining,
