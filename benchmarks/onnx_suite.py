@@ -149,6 +149,7 @@ def _with_constants(model: ModelProto, feed: Feed) -> ModelProto:
     changed.CopyFrom(model)
     first = model.graph.input[0]
     del changed.graph.input[1:]
+    changed.ir_version = max(changed.ir_version, 4)  # older ones want every constant among the inputs
     changed.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(value), name) for name, value in feed.items() if name and name != first.name
     )

@@ -17,6 +17,7 @@ from amct_onnx.passes.affine import BROADCAST_OPSET
 from amct_onnx.passes.balance import BalanceLayers, Divided, Factors
 from amct_onnx.passes.base import Pass, PassResult, PassTiming, Refusal, run_pipeline
 from amct_onnx.passes.fold_transpose import FoldTranspose
+from amct_onnx.passes.fold_weights import FoldWeights
 from amct_onnx.passes.fuse_affine import FuseAffine
 from amct_onnx.passes.fuse_affine_before import FuseAffineBefore
 from amct_onnx.passes.lift_floats import LiftFloats, LiftResult
@@ -164,7 +165,7 @@ def prepare(
     do_fusion: bool = True,
     documented_only: bool = False,
 ) -> Prepared:
-    """Import, name, spread element types, lift other float types to float32 and fuse.
+    """Import, name, fold weights, spread element types, lift other float types to float32 and fuse.
 
     Args:
         proto: the source model, never changed.
@@ -193,6 +194,7 @@ def _prepare(model: Model, lifting: LiftResult, skip: frozenset[str], rules: Fus
 def _imported(proto: ModelProto, base_dir: Path | None) -> tuple[Model, LiftResult]:
     model = import_model(proto, base_dir)
     name_nodes(model)
+    FoldWeights().run(model)
     settle_types(model)
     return model, LiftFloats().run(model)
 
