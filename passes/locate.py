@@ -95,13 +95,13 @@ class Survey:
 
     def outside_bodies(self) -> Survey:
         """The same with the layers inside control-flow bodies refused, for those who cannot see into bodies."""
-        inside = [Refusal(layer.name, layer.op_type, *_IN_BODY) for layer in self.layers if layer.in_body]
+        inside = [Refusal(layer.name, layer.op_type, *IN_BODY) for layer in self.layers if layer.in_body]
         return Survey(tuple(layer for layer in self.layers if not layer.in_body), (*self.refusals, *inside))
 
 
-_IN_BODY = (
+IN_BODY = (
     "it lies inside a control-flow body, where only observers see what it reads",
-    "calibrate with quantize_model, a loop of your own under amct_onnx.AMCT_SO, and save_model",
+    "pip install 'amct_onnx[dropin]'",
 )
 
 

@@ -113,6 +113,11 @@ def range_model(
     return _calibration_model(prepared, targets, settings, sha256, observe)
 
 
+def shared_keys(layers: Iterable[Layer]) -> dict[str, str]:
+    """Name of each layer -> the key under which its data input is observed."""
+    return _keys([_Target(layer.name, layer.node, layer.activation) for layer in layers])
+
+
 def _keys(targets: Iterable[_Target]) -> dict[str, str]:
     """Name of each -> that of the first one that reads the same tensor, under which both are observed."""
     first: dict[int, str] = {}

@@ -11,6 +11,7 @@ import numpy as np
 
 from amct_onnx.analyse.algorithms import Bounds, choose_activation
 from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
+from amct_onnx.analyse.body_statistics import obstacle_to_watching, statistics_key, watch_bodies
 from amct_onnx.analyse.configurable import within_limits
 from amct_onnx.analyse.engine import Calibration, calibrate
 from amct_onnx.analyse.input_wishes import InputWish, find_inputs
@@ -23,7 +24,7 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
-from amct_onnx.analyse.statistics import Distribution
+from amct_onnx.analyse.statistics import Distribution, TensorStatistics
 from amct_onnx.analyse.walk import Progress, check_enough
 from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
 from amct_onnx.analyse.whole_steps import Shift, find_shift, in_whole_steps
@@ -40,6 +41,7 @@ from amct_onnx.rewrite import Prepared
 from amct_onnx.stopwatch import Stopwatch
 
 _NO_PAIRS = Placement((), ())
+_NOT_REACHED = Obstacle("it lies inside a control-flow body, and calibration never came to it", "give data that does")
 MINIMUM_PAIR_DB = 15.0
 """Below this a tensor is worth more in float than an integer kernel gains; sound tensors measure 20 to 45 dB."""
 
@@ -84,9 +86,11 @@ def make_plan(
     model = prepared.model.copy()
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
-    layers = locate_layers(model, options.skip).outside_bodies().layers
+    prepared = replace(prepared, model=model)
+    layers = locate_layers(model, options.skip).layers
     options = within_limits(options, layers)
-    chooser = _Chooser(replace(prepared, model=model), layers, options)
+    inside = [layer for layer in layers if layer.in_body]
+    chooser = _Chooser(prepared, [layer for layer in layers if not layer.in_body], options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):
         calibration = data
@@ -104,8 +108,13 @@ def make_plan(
             limit=options.feeds,
         )
         calibration = replace(found, source_sha256=sha256)
+        if inside and obstacle_to_watching(data) is None:
+            seen = watch_bodies(
+                prepared, inside, options, data, feeds=calibration.feeds, sha256=sha256, progress=progress
+            )
+            calibration = replace(calibration, statistics={**calibration.statistics, **seen})
     watch.lap("calibrating")
-    plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256))
+    plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256), inside, obstacle_to_watching(data))
     watch.lap("choosing scales")
     return replace(plan, record=_with_skips(plan.record, prepared.skip_fusion), seconds=watch.seconds)
 
@@ -148,7 +157,7 @@ def check_names(model: Model, given: Iterable[str], what: str) -> None:
 
 def _survey(model: Model, options: PlanOptions) -> Survey:
     check_names(model, options.skip, "layer to skip")
-    survey = locate_layers(model, options.skip).outside_bodies()
+    survey = locate_layers(model, options.skip)
     if not survey.layers and not options.tensors:
         raise _nothing_left(survey.refusals)
     return survey
@@ -185,11 +194,22 @@ class _Chooser:
         )
         self._weights = WeightScales(prepared, options)
 
-    def plan(self, calibration: Calibration, survey: Survey, header: RecordHeader) -> Plan:
+    def plan(
+        self,
+        calibration: Calibration,
+        survey: Survey,
+        header: RecordHeader,
+        inside: Sequence[Layer],
+        unwatched: Obstacle | None,
+    ) -> Plan:
+        """The plan; `inside` are the layers inside bodies, `unwatched` says why nothing was seen of them."""
         entries: dict[str, LayerRecord] = {}
         refusals = [*survey.refusals, *self._against_inputs]
-        for layer in self._layers:
-            chosen = self._layer_entry(layer, calibration)
+        for layer in (*self._layers, *inside):
+            if layer.in_body:
+                chosen = self._body_entry(layer, calibration, unwatched)
+            else:
+                chosen = self._entry(layer, calibration)
             if isinstance(chosen, LayerRecord):
                 entries[layer.name] = chosen
             else:
@@ -213,7 +233,7 @@ class _Chooser:
 
     def _remaining_pairs(self, entries: Mapping[str, LayerRecord]) -> Placement:
         """The pairs that still pay when only the layers with an entry are quantized."""
-        if len(entries) == len(self._layers) or not self._options.qdq_tensors:
+        if not self._options.qdq_tensors or all(layer.name in entries for layer in self._layers):
             return self._pairs
         return self._placement([layer for layer in self._layers if layer.name in entries])
 
@@ -244,14 +264,31 @@ class _Chooser:
                 tensors[name] = _tensor_entry(*constant)
         return tensors, refusals
 
-    def _layer_entry(self, layer: Layer, calibration: Calibration) -> LayerRecord | Obstacle:
+    def _entry(self, layer: Layer, calibration: Calibration) -> LayerRecord | Obstacle:
         source = self._source[layer.activation.name]
         seen = calibration.statistics[source]
         obstacle = data_obstacle(seen, is_float=source not in calibration.not_float)
         if obstacle is not None:
             return obstacle
         options = self._options.of(layer.name)
-        scale_d, offset_d = self._activation(layer.activation.name, calibration, options.activation)
+        scale, offset = self._activation(layer.activation.name, calibration, options.activation)
+        return self._with_weights(layer, seen, scale, offset)
+
+    def _body_entry(self, layer: Layer, calibration: Calibration, unwatched: Obstacle | None) -> LayerRecord | Obstacle:
+        seen = calibration.statistics.get(statistics_key(layer.name))
+        if seen is None:
+            return unwatched or _NOT_REACHED
+        obstacle = data_obstacle(seen, is_float=True)
+        if obstacle is not None:
+            return obstacle
+        wanted, bounds = self._options.of(layer.name).activation, Bounds(*output_bounds(layer.activation))
+        return self._with_weights(layer, seen, *choose_activation(wanted, seen.distribution(), bounds=bounds))
+
+    def _with_weights(
+        self, layer: Layer, seen: TensorStatistics, scale_d: float, offset_d: int
+    ) -> LayerRecord | Obstacle:
+        """The entry of a layer whose data input has this scale and offset."""
+        options = self._options.of(layer.name)
         scale_d = half_precision(scale_d) if self._options.force_fp16 else scale_d
         weight, bias = self._weights.constants(layer)
         obstacle = scale_obstacle(scale_d, seen) or weight_obstacle(weight, bias)

@@ -50,6 +50,11 @@ class Recorders:
         with self._lock:
             self._recorders.pop(recorder, None)
 
+    def take(self, recorder: str) -> dict[str, TensorStatistics]:
+        """What was seen of each tensor, by the observers' keys; the recorder starts over."""
+        with self._lock:
+            return self._recorders.pop(recorder, _Recorder()).ranges
+
     def observe(self, recorder: str, key: str, array: Array, *, channels: int, axis: int) -> None:
         """A tensor passes an observer; nothing of it is kept but statistics."""
         with self._lock:
@@ -67,6 +72,8 @@ class Recorders:
             own = self._recorders.setdefault(recorder, _Recorder())
             own.runs += 1
             wanted = RecorderSettings.from_json(settings)
+            if not wanted.record:
+                return
             if own.is_done:
                 if own.runs == wanted.batch_num + 1:
                     logger.warning(
@@ -90,6 +97,10 @@ class Recorders:
             faults = self._recorders.setdefault(recorder, _Recorder()).faults
             if text not in faults:
                 faults.append(text)
+
+
+RECORDERS = Recorders()
+"""Those of this process."""
 
 
 def _write(own: _Recorder, settings: RecorderSettings) -> None:

@@ -51,7 +51,7 @@ class RecorderSettings:
     """Everything that turns what observers show into a record.
 
     Attributes:
-        record: path of the record file.
+        record: path of the record file; empty where the statistics are taken from memory.
         batch_num: number of runs.
         ranges: layers whose activation scales go into it.
         channels: layers whose balance factors go into it.

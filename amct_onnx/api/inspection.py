@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from amct_onnx.analyse.body_statistics import can_watch
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import Node, Tensor
@@ -118,7 +119,9 @@ def _inspect(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequenc
     prepared = prepare(proto, base_dir)
     graph = prepared.model
     shapes = infer_shapes(proto, base_dir, fed)
-    survey = locate_layers(graph).outside_bodies()
+    survey = locate_layers(graph)
+    if not can_watch():
+        survey = survey.outside_bodies()
     layers = {id(layer.node): layer for layer in survey.layers}
     refused = {refusal.node: refusal for refusal in survey.refusals}
     facts: list[NodeFacts] = []

@@ -71,6 +71,7 @@ def open_session(
     lean: bool = False,
     part: Part | None = None,
     share_arena: bool = False,
+    options: ort.SessionOptions | None = None,
 ) -> ort.InferenceSession:
     """Open a CPU session.
 
@@ -85,11 +86,12 @@ def open_session(
         part: what of a ModelProto to run; None for all.
         share_arena: take the memory of tensors from the arena that all such sessions share.
         optimize: let the runtime rewrite the graph; without, every node runs as it stands.
+        options: what to start from, where the model has operators of its own.
 
     Raises:
         ModelError: onnxruntime refuses the model; its own words are in the message.
     """
-    options = ort.SessionOptions()
+    options = options or ort.SessionOptions()
     # What goes wrong comes back as an exception; the runtime need not print it as well.
     options.log_severity_level = 4
     options.intra_op_num_threads = threads

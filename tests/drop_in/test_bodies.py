@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import amct_onnx
+from amct_onnx.analyse import body_statistics
 from amct_onnx.analyse.algorithms.activation import ifmr
 from amct_onnx.analyse.statistics import TensorStatistics
 from amct_onnx.record import load_record
@@ -87,12 +88,57 @@ def test_a_branch_never_taken_stays_float_and_is_named(folder):
     assert operators["then_branch"] == ["AscendQuant", "Conv", "AscendDequant", "Relu"]
 
 
-def test_one_call_says_who_can_see_into_bodies(folder):
-    feeds = [{"x": feed, "c": np.array(True)} for feed in np.load("feeds.npy")]
-    result = amct_onnx.quantize("model.onnx", feeds)
-    reasons = {refusal.node: refusal for refusal in result.report.refusals}
-    assert set(reasons) >= {"b", "e", "g"}
-    assert "AMCT_SO" in reasons["b"].remedy
+def some_feeds(choices=(True, False, True, False)):
+    return [{"x": feed, "c": np.array(choice)} for feed, choice in zip(np.load("feeds.npy"), choices, strict=True)]
+
+
+def test_one_call_sees_what_the_loop_sees(folder):
+    run_python(LOOP.format(setup="", choices=[True, False, True, False]))
+    amct_onnx.save_model("modified.onnx", "record.txt", "net")
+    result = amct_onnx.quantize("model.onnx", some_feeds(), config="config.json")
+    assert result.record.layers == load_record("record.txt").record.layers
+    assert result.report.refusals == ()
+    saved = onnx.load("net_deploy_model.onnx")
+    assert result.model("ascend").graph.SerializeToString() == saved.graph.SerializeToString()
+
+
+def test_statistics_hold_what_was_seen_inside(folder):
+    once = amct_onnx.quantize("model.onnx", some_feeds())
+    amct_onnx.save_calibration(once.calibration, "seen.npz")
+    assert amct_onnx.quantize("model.onnx", amct_onnx.load_calibration("seen.npz")).record == once.record
+
+
+def test_a_model_with_layers_inside_bodies_alone(folder):
+    nodes = NET.replace("[a] s = Conv(x, w)", "s = Neg(x)")
+    source = parse(nodes, "float[n,3,4,4] x, bool c", "float[n,3,h,k] z", WEIGHTS)
+    result = amct_onnx.quantize(source, some_feeds(), formats=["fake_quant"])
+    assert set(result.record.layers) == {"b", "e", "g"}
+    (trial,) = result.report.trials
+    assert trial.snr_db > 25
+
+
+UNSEEN = {
+    "a branch never taken": (lambda: some_feeds([True] * 4), {"e"}, "never came to it"),
+    "a generator": (lambda: iter(some_feeds()), {"b", "e", "g"}, "give a list"),
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_what_nobody_saw_stays_float_with_the_reason(folder, case):
+    data, names, words = UNSEEN[case]
+    result = amct_onnx.quantize("model.onnx", data())
+    reasons = {refusal.node: f"{refusal.reason}; {refusal.remedy}" for refusal in result.report.refusals}
+    assert set(reasons) == names
+    assert all(words in reason for reason in reasons.values())
+
+
+def test_without_the_extra_the_reason_is_what_installs_it(folder, monkeypatch):
+    monkeypatch.setattr(body_statistics, "can_watch", lambda: False)
+    result = amct_onnx.quantize("model.onnx", some_feeds())
+    remedies = {refusal.node: refusal.remedy for refusal in result.report.refusals}
+    assert remedies == dict.fromkeys(("b", "e", "g"), "pip install 'amct_onnx[dropin]'")
+    before = amct_onnx.quantize("model.onnx", result.calibration)
+    assert {refusal.node for refusal in before.report.refusals} == {"b", "e", "g"}
 
 
 def test_a_record_of_the_loop_is_applied_to_the_source(folder):

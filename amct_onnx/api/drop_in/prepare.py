@@ -15,12 +15,12 @@ from amct_onnx.analyse.configurable import plan_options
 from amct_onnx.analyse.input_wishes import find_inputs
 from amct_onnx.analyse.obstacles import weight_obstacle
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.recorder import RECORDERS
 from amct_onnx.analyse.weight_scales import WeightScales
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.configured import configure
 from amct_onnx.api.drop_in.files import absolute, announce, check_paths
 from amct_onnx.api.drop_in.layers import plain_layers
-from amct_onnx.api.drop_in.session import RECORDERS
 from amct_onnx.api.source import blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import ExternalNaming, digest

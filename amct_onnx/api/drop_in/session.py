@@ -1,13 +1,11 @@
-"""The recorders of this process, and the session options whose observers tell them."""
+"""The session options whose observers tell the recorders of this process."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-from amct_onnx.analyse.recorder import Recorders
-
-RECORDERS = Recorders()
+from amct_onnx.analyse.recorder import RECORDERS
 
 
 @cache
