@@ -17,6 +17,7 @@ from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.assemble import assemble
 from amct_onnx.api.drop_in.files import check_paths
 from amct_onnx.api.drop_in.layers import plain_layers
+from amct_onnx.api.drop_in.session import RECORDERS
 from amct_onnx.api.source import blaming_illegal_models, load_source, source_files
 from amct_onnx.errors import RecordError
 from amct_onnx.passes.base import Refusal
@@ -45,6 +46,7 @@ def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> Non
         proto, base_dir = load_source(modified_onnx_file)
         files = source_files(modified_onnx_file, proto, base_dir)
         proto, mark = without_observers(proto, modified_onnx_file)
+        RECORDERS.flush(record_file)
         loaded = load_record(record_file)
         header = loaded.record.header
         if header is not None and header.source_sha256 not in (None, mark.source_sha256):
