@@ -189,6 +189,12 @@ def test_skip_leaves_a_layer_float_and_says_so(data):
     assert [(r.node, r.reason) for r in result.report.refusals] == [("/0/0.0/Conv", "skipped on request")]
 
 
+def test_skipping_what_is_no_layer_is_noted(data):
+    result = amct_onnx.quantize(data.model_path, [data.calibration_images[:20]], skip=["/0/0.2/Clip"], trial=False)
+    assert result.report.refusals == ()
+    assert any("'/0/0.2/Clip' (Clip)" in note for note in result.report.notes)
+
+
 def test_reduce_range_halves_the_weights(data):
     result = amct_onnx.quantize(data.model_path, [data.calibration_images[:20]], reduce_range=True, formats=["ascend"])
     weights = [
