@@ -119,6 +119,7 @@ def _inspect(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequenc
     prepared = prepare(proto, base_dir)
     graph = prepared.model
     shapes = infer_shapes(proto, base_dir, fed)
+    shapes.update({name: shapes[source] for name, source in prepared.lifted.items() if source in shapes})
     survey = locate_layers(graph).outside_bodies()
     layers = {id(layer.node): layer for layer in survey.layers}
     refused = {refusal.node: refusal for refusal in survey.refusals}
