@@ -9,6 +9,8 @@ from enum import Enum
 from amct_onnx.errors import AmctError
 
 _MOST_LISTED = 100
+_MOST_NAMED = 3
+_MOST_GROUPS = 5
 
 
 class Severity(Enum):
@@ -46,3 +48,17 @@ def raise_findings(kind: type[AmctError], source: str, findings: Iterable[Findin
         if len(faults) > _MOST_LISTED:
             listed.append(f"  and {len(faults) - _MOST_LISTED} more")
         raise kind("\n".join([f"{source} has {len(faults)} faults:", *listed]))
+
+
+def by_reason(reasons: Iterable[tuple[str, str]]) -> str:
+    """``first, second and 3 more: why; ...`` in one line, from pairs of a name and why; the same reason stands once."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        groups.setdefault(reason, []).append(name)
+    listed = []
+    for reason, names in list(groups.items())[:_MOST_GROUPS]:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        listed.append(f"{', '.join(names[:_MOST_NAMED])}{more}: {reason}")
+    if len(groups) > _MOST_GROUPS:
+        listed.append(f"{len(groups) - _MOST_GROUPS} further reasons")
+    return "; ".join(listed)

@@ -93,7 +93,7 @@ class BinFeeds(FeedSource):
         if have != want:
             raise DataError(
                 f"{path}: {have} bytes, but input '{name}' of shape [{', '.join(map(str, shape))}] and type "
-                f"{dtype.name} takes {want}; correct --input-shape or --data-types, or write the file again"
+                f"{dtype.name} takes {want}; correct the input shape or the data type, or write the file again"
             )
 
     def _read(self, path: Path, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:

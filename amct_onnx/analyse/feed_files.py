@@ -47,7 +47,7 @@ def find_feeds(path: Path) -> FeedFiles:
     if path.is_dir():
         return FeedFiles(_in_folder(path))
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder; give calibration data with --data")
+        raise DataError(f"{path}: no such file or folder; check the path of the calibration data")
     if path.suffix.lower() not in _ENDINGS:
         raise DataError(f"{path}: calibration data must be .npz or .npy or an image, or a folder of them")
     return FeedFiles([path])

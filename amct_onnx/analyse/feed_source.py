@@ -36,6 +36,6 @@ def files_in(folder: Path, endings: Sequence[str]) -> list[Path]:
         DataError: there is no such folder.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; give calibration data with --data")
+        raise DataError(f"{folder}: no such folder; check the path of the calibration data")
     found = [path for path in folder.iterdir() if path.suffix.lower() in endings and not path.name.startswith(".")]
     return sorted(found, key=lambda path: path.name)

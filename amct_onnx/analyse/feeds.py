@@ -71,10 +71,11 @@ def _feed(item: Any, inputs: Sequence[InputSpec], where: str) -> Feed:
     unknown = sorted(set(named) - expected)
     missing = [spec.name for spec in inputs if spec.name not in named]
     if unknown or missing:
-        problem = f"has no array for input '{missing[0]}'" if missing else "drop it"
         found = f"holds '{unknown[0]}', which is no input" if unknown else ""
+        lacks = f"has no array for input '{missing[0]}'" if missing else ""
         inputs_are = f"the model's inputs are {', '.join(spec.name for spec in inputs)}"
-        raise DataError(f"{where}: {' and '.join(filter(None, (found, problem)))}; {inputs_are}")
+        remedy = "rename it" if unknown and missing else "drop it" if unknown else "add it"
+        raise DataError(f"{where}: {', and '.join(filter(None, (found, lacks)))}; {inputs_are}: {remedy}")
     return {spec.name: _array(named[spec.name], spec, where) for spec in inputs}
 
 

@@ -30,6 +30,7 @@ from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
 from amct_onnx.analyse.whole_steps import Shift, find_shift, in_whole_steps
 from amct_onnx.config import ActivationOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
+from amct_onnx.findings import by_reason
 from amct_onnx.graph import Model, Tensor, constant_array
 from amct_onnx.graph.op_table import resolve_constant
 from amct_onnx.passes.base import Refusal
@@ -164,7 +165,9 @@ def _survey(model: Model, options: PlanOptions) -> Survey:
 
 
 def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
-    reasons = "; ".join(f"'{r.node}' ({r.op_type}): {r.reason}" for r in refusals[:5])
+    reasons = by_reason(
+        (f"'{r.node}' ({r.op_type})", f"{r.reason} (remedy: {r.remedy})" if r.remedy else r.reason) for r in refusals
+    )
     return NothingToCompressError(
         f"no layer of the model can be quantized; {reasons or 'it has no Conv, Gemm, MatMul or AveragePool'}"
     )

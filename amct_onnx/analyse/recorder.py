@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class _Recorder:
     is_done: bool = False
     written_at: float = 0.0
     writing_took: float = 0.0
+    stamp: int = 0
+    unwritten: RecorderSettings | None = None
 
 
 class Recorders:
@@ -88,6 +91,28 @@ class Recorders:
                 _write(own, wanted)
                 own.written_at = time.monotonic()
                 own.writing_took = own.written_at - begin
+            else:
+                own.unwritten = wanted
+
+    def flush(self, record: str) -> None:
+        """Bring a record up to date with the runs that it does not hold yet."""
+        wanted = Path(record).resolve()
+        with self._lock:
+            for own in self._recorders.values():
+                settings = own.unwritten
+                if settings is not None and wanted.is_file() and Path(settings.record).resolve() == wanted:
+                    _write(own, settings)
+
+    def flush_untouched(self) -> None:
+        """The same for every record, when the process ends; not for one that is gone or was changed by others."""
+        with self._lock:
+            for own in self._recorders.values():
+                settings = own.unwritten
+                if settings is not None and _stamp(settings.record) == own.stamp:
+                    try:
+                        _write(own, settings)
+                    except Exception as error:
+                        logger.error("calibration: %s: %s", type(error).__name__, error)
 
     def fault(self, recorder: str, error: Exception) -> None:
         """An observer failed; the record will say so, for nothing can be raised from where it runs."""
@@ -119,6 +144,16 @@ def _write(own: _Recorder, settings: RecorderSettings) -> None:
             layers[balanced.layer] = replace(entry, tensor_balance_factor=_factors(balanced, maxima))
     header = replace(record.header or RecordHeader(), runs=(own.runs, settings.batch_num), faults=tuple(own.faults))
     save_record(replace(record, layers=layers, header=header), settings.record)
+    own.stamp = _stamp(settings.record)
+    own.unwritten = None
+
+
+def _stamp(path: str) -> int:
+    """When a file was written last; -1 when it is gone."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return -1
 
 
 def _with_scale(

@@ -111,7 +111,7 @@ def check_enough(count: int, wanted: int | None) -> None:
     if wanted is not None and count < wanted:
         raise DataError(
             f"batch_num is {wanted}, but the calibration data holds {count} feed{'s' if count > 1 else ''}; "
-            "give more data, or lower batch_num in the config"
+            "give more data, or lower batch_num"
         )
 
 

@@ -26,6 +26,7 @@ from amct_onnx.api.trial import try_models
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, WeightAlgorithm, WeightOptions
 from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import digest
+from amct_onnx.graph.op_table import spec_of
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite import OutputForm, Prepared, prepare
@@ -205,7 +206,17 @@ def _planning(
     )
     prepared = prepare(proto, base_dir, skip_fusion=choices.skip_fusion, do_fusion=choices.do_fusion)
     check_names(prepared.model, choices.skip_fusion, "node to keep from fusing")
-    return prepared, options, ()
+    return prepared, options, _idle_skips(prepared, choices.skip)
+
+
+def _idle_skips(prepared: Prepared, skip: Collection[str]) -> tuple[str, ...]:
+    """A note where nodes to skip are of types that are not quantized anyway."""
+    given = set(skip)
+    nodes = (node for graph in prepared.model.graphs() for node in graph.nodes)
+    idle = [f"'{node.name}' ({node.op})" for node in nodes if node.name in given and not spec_of(node).has_record]
+    if not idle:
+        return ()
+    return (f"skipping {', '.join(idle)} changes nothing: only layers are skipped, as inspect lists them",)
 
 
 def apply(

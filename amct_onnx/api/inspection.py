@@ -109,7 +109,8 @@ def _check_shapes(proto: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
             raise UsageError(f"input shape: '{name}' is no input of the model; its inputs are {', '.join(inputs)}")
         if not inputs[name].HasField("shape"):
             continue
-        fixed = [dim.dim_value if dim.HasField("dim_value") else None for dim in inputs[name].shape.dim]
+        dims = inputs[name].shape.dim
+        fixed = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
         if len(fixed) != len(sizes) or any(want not in (None, have) for want, have in zip(fixed, sizes, strict=True)):
             shown = ", ".join("?" if size is None else str(size) for size in fixed)
             raise UsageError(f"input shape: {list(sizes)} does not fit input '{name}' of shape [{shown}]")
@@ -119,6 +120,7 @@ def _inspect(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequenc
     prepared = prepare(proto, base_dir)
     graph = prepared.model
     shapes = infer_shapes(proto, base_dir, fed)
+    shapes.update({name: shapes[source] for name, source in prepared.lifted.items() if source in shapes})
     survey = locate_layers(graph)
     if not can_watch():
         survey = survey.outside_bodies()

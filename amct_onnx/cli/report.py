@@ -23,7 +23,7 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
     for layer in report.layers:
         by_type[layer.op_type] = by_type.get(layer.op_type, 0) + 1
     kinds = ", ".join(f"{count} {op_type}" for op_type, count in by_type.items())
-    console.say(f"quantized {len(report.layers)} layers ({kinds or 'none'})")
+    console.say(f"quantized {counted(len(report.layers), 'layer')} ({kinds or 'none'})")
     if report.inputs:
         named = ", ".join(f"{entry.node}:{entry.input_index}" for entry in report.inputs[:_NAMED])
         more = f" and {len(report.inputs) - _NAMED} more" if len(report.inputs) > _NAMED else ""
@@ -33,7 +33,9 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
     show_refusals(console, report)
     for trial in report.trials:
         outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)}"
-        console.say(f"tried {trial.form} on the first {trial.feeds} feeds: {outcome}{_speed(trial.speed_up)}")
+        console.say(
+            f"tried {trial.form} on the first {counted(trial.feeds, 'feed')}: {outcome}{_speed(trial.speed_up)}"
+        )
     for note in report.notes:
         console.say(f"note: {note}")
     show_deploy_findings(console, report.deploy)
@@ -49,12 +51,18 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
         console.say(f"  {path} ({file_size(path)}{beside})")
 
 
+def counted(number: int, thing: str) -> str:
+    """``1 feed``, ``4 feeds``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _speed(speed_up: float | None) -> str:
     if speed_up is None:
         return ""
     if speed_up >= 1:
-        return f", {speed_up:.1f} times as fast as float here"
-    return f", slower than float here ({speed_up:.2f} times its speed): float or another runtime may serve better"
+        return f", {speed_up:.1f} times as fast as float in a few runs here"
+    slower = f"slower than float in a few runs here ({speed_up:.2f} times its speed)"
+    return f", {slower}: float or another runtime may serve better"
 
 
 def show_refusals(console: Console, report: Report) -> None:

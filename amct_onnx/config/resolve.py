@@ -14,7 +14,7 @@ from amct_onnx.config.options import LayerOptions, TensorOptions, WeightAlgorith
 from amct_onnx.config.quant_config import LayerConfig, QuantConfig
 from amct_onnx.config.request import ACTIVATION_BITS, ADA, NUQ, InputWish, Request, Setting, Wish, origin
 from amct_onnx.errors import ConfigError, NothingToCompressError
-from amct_onnx.findings import Finding, Severity, raise_findings
+from amct_onnx.findings import Finding, Severity, by_reason, raise_findings
 
 _GLOBAL_DEFAULTS = {
     "batch_num": 1,
@@ -37,7 +37,7 @@ def resolve(request: Request, facts: ModelFacts) -> QuantConfig:
         NothingToCompressError: the model has nothing that a config could quantize.
     """
     if not facts.layers and not request.inputs:
-        reasons = "; ".join(f"'{name}': {reason}" for name, reason in list(facts.refused.items())[:5])
+        reasons = by_reason((f"'{name}'", reason) for name, reason in facts.refused.items())
         raise NothingToCompressError(f"no layer of the model can be quantized; {reasons or 'it has none of the types'}")
     return _Resolver(request, facts).resolve()
 

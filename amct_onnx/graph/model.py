@@ -268,5 +268,6 @@ def _import_variable(info: ValueInfoProto) -> Tensor:
 
 def _dimension(dim: Any) -> int | str | None:
     if dim.HasField("dim_value"):
-        return int(dim.dim_value)
+        # Some exporters write -1 for a free size.
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
     return str(dim.dim_param) if dim.HasField("dim_param") else None

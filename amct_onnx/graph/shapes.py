@@ -67,6 +67,12 @@ def _inferred(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequen
 
 
 def _fix(light: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
+    """Put the fed shapes in, and free what the model declares as -1, as some exporters do for free sizes."""
+    for info in (*light.graph.input, *light.graph.output, *light.graph.value_info):
+        if info.type.HasField("tensor_type"):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_value < 0:
+                    dim.Clear()
     for info in light.graph.input:
         if info.name in fed and info.type.HasField("tensor_type"):
             shape = info.type.tensor_type.shape

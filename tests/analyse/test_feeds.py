@@ -89,8 +89,16 @@ def test_two_inputs_by_position_and_name():
         ({"x": ARRAY}, ONE, ["iterable", "list"]),
         ("folder", ONE, ["iterable"]),
         (5, ONE, ["iterable", "int"]),
-        ([{"y": ARRAY}], ONE, ["feed 0", "'x'"]),
-        ([{"x": ARRAY, "z": ARRAY}], ONE, ["feed 0", "'z'", "inputs are x"]),
+        (
+            [{"y": ARRAY}],
+            ONE,
+            ["feed 0", "holds 'y', which is no input, and has no array for input 'x'", "inputs are x: rename it"],
+        ),
+        (
+            [{"x": ARRAY, "z": ARRAY}],
+            ONE,
+            ["feed 0", "holds 'z', which is no input; the model's inputs are x: drop it"],
+        ),
         ([ARRAY, ARRAY[:, :2]], ONE, ["feed 1", "'x'", "[2, 2]", "[N, 3]"]),
         ([ARRAY[0]], ONE, ["feed 0", "[3]"]),
         ([ARRAY.astype(np.int64)], ONE, ["int64", "float32"]),

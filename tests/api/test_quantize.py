@@ -189,6 +189,12 @@ def test_skip_leaves_a_layer_float_and_says_so(data):
     assert [(r.node, r.reason) for r in result.report.refusals] == [("/0/0.0/Conv", "skipped on request")]
 
 
+def test_skipping_what_is_no_layer_is_noted(data):
+    result = amct_onnx.quantize(data.model_path, [data.calibration_images[:20]], skip=["/0/0.2/Clip"], trial=False)
+    assert result.report.refusals == ()
+    assert any("'/0/0.2/Clip' (Clip)" in note for note in result.report.notes)
+
+
 def test_reduce_range_halves_the_weights(data):
     result = amct_onnx.quantize(data.model_path, [data.calibration_images[:20]], reduce_range=True, formats=["ascend"])
     weights = [
@@ -248,4 +254,15 @@ def test_inspect_counts_and_explains(data):
     assert (first.op_type, first.parameters, first.multiply_adds) == ("Conv", 160, 112896)
     assert first.output_shape == ("N", 16, 28, 28)
     assert all(fact.quantizable for fact in found.facts)
+
+
+def test_sizes_of_minus_one_are_free(data):
+    proto = onnx.load(data.model_path)
+    for info in (proto.graph.input[0], proto.graph.output[0]):
+        info.type.tensor_type.shape.dim[0].dim_value = -1
+    found = amct_onnx.inspect(proto)
+    assert found.inputs[0].shape == (None, 1, 28, 28)
+    assert (found.facts[0].multiply_adds, found.facts[0].output_shape[1:]) == (112896, (16, 28, 28))
+    fixed = amct_onnx.inspect(proto, input_shapes={"image": (2, 1, 28, 28)})
+    assert fixed.facts[0].multiply_adds == 2 * 112896
     assert json.dumps(found.to_dict())

@@ -149,6 +149,28 @@ def test_the_record_grows_with_every_run_and_counts_them(folder):
     assert "only 1 of 3 runs done" in Path("amct_log/amct_onnx.log").read_text()
 
 
+# Choosing scales takes longer than running, so only the first run and the last are written at once.
+SLOW_WRITING = "import amct_onnx.analyse.recorder as recorder; recorder._WRITING_SHARE = 1e-9"
+
+
+def test_runs_not_written_yet_count_when_saving(folder):
+    save = "amct.save_model('modified.onnx', 'record.txt', 'net')"
+    quantize_and_run(setup=SLOW_WRITING, loop=f"run(feeds[:2]); {save}")
+    assert "only 2 of 3 runs done" in Path("amct_log/amct_onnx.log").read_text()
+    assert load_record("record.txt").record.header.runs == (2, 3)
+
+
+def test_runs_not_written_yet_are_written_when_the_process_ends(folder):
+    quantize_and_run(setup=SLOW_WRITING, loop="run(feeds[:2])")
+    assert load_record("record.txt").record.header.runs == (2, 3)
+
+
+@pytest.mark.parametrize("touch", ["open('record.txt', 'a').write('# mine')", "os.remove('record.txt')"])
+def test_a_record_changed_by_others_is_left_alone_when_the_process_ends(folder, touch):
+    quantize_and_run(setup=f"import os; {SLOW_WRITING}", loop=f"run(feeds[:2]); {touch}")
+    assert not Path("record.txt").exists() or Path("record.txt").read_text().endswith("# mine")
+
+
 def test_surplus_runs_add_nothing_and_say_so_once(folder):
     done = quantize_and_run(loop="run(feeds); run(feeds * 100); run(feeds * 100)")
     assert done.stderr.count("batch_num is 3") == 1

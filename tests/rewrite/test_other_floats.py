@@ -92,6 +92,13 @@ def test_the_plan_is_that_of_the_same_model_in_float32(kind: type, name: str) ->
     assert records[0] == records[1]
 
 
+def test_inspect_knows_the_shapes() -> None:
+    half, single = (amct_onnx.inspect(net(kind, name)) for kind, name in ((HALF, "float16"), (np.float32, "float")))
+    assert [fact.input_shape for fact in half.facts] == [fact.input_shape for fact in single.facts]
+    assert [fact.output_shape for fact in half.facts] == [fact.output_shape for fact in single.facts]
+    assert [fact.multiply_adds for fact in half.facts] == [fact.multiply_adds for fact in single.facts]
+
+
 def test_ascend_nodes_take_the_casts_in() -> None:
     model, data = net(HALF, "float16"), feeds(HALF)
     result = quantized(model, data)

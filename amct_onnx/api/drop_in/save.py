@@ -12,6 +12,7 @@ import numpy as np
 from amct_onnx.analyse.calibration_model import without_observers
 from amct_onnx.analyse.obstacles import accumulator_obstacle
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.recorder import RECORDERS
 from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.assemble import assemble
@@ -45,6 +46,7 @@ def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> Non
         proto, base_dir = load_source(modified_onnx_file)
         files = source_files(modified_onnx_file, proto, base_dir)
         proto, mark = without_observers(proto, modified_onnx_file)
+        RECORDERS.flush(record_file)
         loaded = load_record(record_file)
         header = loaded.record.header
         if header is not None and header.source_sha256 not in (None, mark.source_sha256):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from functools import cache
 from typing import Any
 
@@ -17,4 +18,5 @@ def amct_session_options() -> Any:
     """
     from amct_onnx.runtime.observers import session_options
 
+    atexit.register(RECORDERS.flush_untouched)
     return session_options(RECORDERS)
