@@ -60,7 +60,7 @@ class BalanceLayers:
 
     The division is folded into what computes the input where that is exact: a layer, a normalization or constant
     Mul and Add, perhaps behind operators that commute with positive factors, that nothing else reads. Elsewhere a Mul
-    by ``1 / f`` named ``L.mul`` is put before the layer, one for all that read a tensor with equal factors.
+    by ``1 / f`` named ``L.mul`` is put before the layer, one for all that read the same channels of a tensor with equal factors.
 
     Attributes:
         factors: layer name -> float32 [channels_in].
@@ -72,11 +72,12 @@ class BalanceLayers:
         """Balance every named layer."""
         survey = locate_layers(model)
         work = _Balancing(model, survey.layers)
-        groups: dict[tuple[int, bytes], list[Layer]] = {}
+        groups: dict[tuple[int, int, bytes], list[Layer]] = {}
         for layer in survey.layers:
             if _fits(layer, self.factors.get(layer.name)):
                 factors = np.asarray(self.factors[layer.name], np.float32)
-                groups.setdefault((id(layer.activation), factors.tobytes()), []).append(layer)
+                key = (id(layer.activation), layer.spec.channel_axis, factors.tobytes())
+                groups.setdefault(key, []).append(layer)
         for members in groups.values():
             work.balance(members, np.asarray(self.factors[members[0].name], np.float32))
         work.editor.commit()

@@ -125,6 +125,27 @@ def test_layers_that_read_one_tensor_share_the_product() -> None:
     np.testing.assert_allclose(run(build(shared.model).to_proto(), feed), run(source, feed), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("width", [4, 6])
+def test_a_convolution_and_a_product_of_one_tensor_balance_other_channels(width: int) -> None:
+    """Axis 1 against the last one, even where both have as many channels."""
+    weights = {"w": W["w"], "m": normal(width, 3)}
+    nodes = "[C] a = Conv(x, w) [P] b = MatMul(x, m) u = ReduceMax(a) v = ReduceMax(b) y = Add(u, v)"
+    source = parse(nodes, f"float[1,4,6,{width}] x", "float y", weights)
+    feed = normal(1, 4, 6, width, seed=9)
+    other = np.linspace(0.5, 2, width, dtype=np.float32) if width != 4 else FACTORS
+    balanced = build(prepare(source, None).balanced({"C": FACTORS, "P": other}).model).to_proto()
+    np.testing.assert_allclose(run(balanced, feed), run(source, feed), rtol=2e-5, atol=2e-5)
+    made = amct_onnx.quantize(source, [feed], dmq=0.5)
+    for name, axis, weight_axis in (("C", 1, 1), ("P", -1, 0)):
+        seen, of = (
+            np.abs(array).max(axis=tuple(i for i in range(array.ndim) if i != kept % array.ndim))
+            for array, kept in ((feed, axis), (weights["w" if name == "C" else "m"], weight_axis))
+        )
+        wanted = np.sqrt(seen / of)
+        np.testing.assert_allclose(made.record.layers[name].tensor_balance_factor, wanted, rtol=1e-5)
+    assert all(trial.snr_db > 25 for trial in made.report.trials)
+
+
 @pytest.mark.parametrize("factors", [np.ones(3), np.array([1, 1, np.nan, 1]), np.array([1, 0, 1, 1])])
 def test_factors_that_do_not_fit_change_nothing(factors: Array) -> None:
     prepared = prepare(parse("[L] y = Conv(x, w)", IMAGE, "float y", W), None)
