@@ -129,6 +129,7 @@ class _Balancing:
     def _source(self, first: Layer, members: Sequence[Layer]) -> _Source | None:
         """Where the division can go instead of into a Mul; None when others see a tensor on the way."""
         axis, tensor = first.spec.channel_axis, first.activation
+        reach = 1 if axis == -1 or first.weight is None else len(first.weight.shape) - 1
         readers = {id(layer.node) for layer in members}
         tensors: list[Tensor] = []
         constants: list[tuple[Node, int]] = []
@@ -139,7 +140,7 @@ class _Balancing:
                 is_aligned = layer.spec.channel_axis == axis and layer.channels_out == first.channels_in
                 return _Source(tensors, constants, layer) if is_aligned else None
             node = tensor.inputs[0]
-            step = _step(node, axis)
+            step = _step(node, axis, reach)
             if step is None:
                 return None
             constants += [(node, index) for index in step.divided]
@@ -214,8 +215,14 @@ _NORMALIZATIONS = {"BatchNormalization": 1, "LayerNormalization": -1}
 """Operators with scale and bias per channel as inputs 1 and 2, and their channel axis."""
 
 
-def _step(node: Node, axis: int) -> _Step | None:
-    """The step through an operator, None when a division per channel cannot pass it exactly."""
+def _step(node: Node, axis: int, reach: int) -> _Step | None:
+    """The step through an operator, None when a division per channel cannot pass it exactly.
+
+    Args:
+        node: the operator.
+        axis: where the channels are.
+        reach: how many axes a constant needs to have one for the channels.
+    """
     if spec_of(node).is_homogeneous:
         return _Step()
     if node.domain not in (None, "", "ai.onnx"):
@@ -223,8 +230,8 @@ def _step(node: Node, axis: int) -> _Step | None:
     constants = tuple(index for index, tensor in enumerate(node.inputs) if _is_float_constant(tensor))
     if node.op in ("Add", "Sub", "Mul") and len(constants) == 1:
         # A scalar would have to grow, and runtimes recognize Gelu and the like by their scalars.
-        is_scalar = math.prod(known_constant(node.inputs[constants[0]]).shape) == 1
-        return None if is_scalar else _Step(1 - constants[0], constants, ends=node.op == "Mul")
+        shape = known_constant(node.inputs[constants[0]]).shape
+        return None if math.prod(shape) == 1 or len(shape) < reach else _Step(1 - constants[0], constants, ends=node.op == "Mul")
     if _NORMALIZATIONS.get(node.op) != axis or len(node.outputs) > 1 or node.attrs.get("axis", -1) != -1:
         return None
     affine = tuple(range(1, min(3, len(node.inputs))))

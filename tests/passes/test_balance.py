@@ -26,6 +26,8 @@ W = {
     "n": normal(4, 4, seed=5),
     "c": normal(4, 1, 1, seed=6),
     "one": np.ones(4, np.float32),
+    "columns": normal(6),
+    "image": normal(1, 6, 6),
     "half": np.array(0.5, np.float32),
     "axes": np.array([2, 3]),
 }
@@ -64,6 +66,16 @@ CASES = {
         "r = Conv(x, a) s = Neg(r) [L] q = Conv(r, w) z = ReduceMean(s) y = Add(q, z)",
         None,
         {"L.mul.output0"},
+    ),
+    "not into a constant without channels": (
+        "r = Abs(x) s = Mul(r, columns) [L] y = Conv(s, w)",
+        ["Abs", "Mul", "Mul", "Conv"],
+        {"L.mul.output0"},
+    ),
+    "into a constant as large as an image": (
+        "r = Abs(x) s = Mul(r, image) [L] y = Conv(s, w)",
+        ["Abs", "Mul", "Conv"],
+        {"s"},
     ),
     "not at a graph input": ("[L] y = Conv(x, w)", ["Mul", "Conv"], {"L.mul.output0"}),
     "matrix product": (
