@@ -60,7 +60,8 @@ class BalanceLayers:
 
     The division is folded into what computes the input where that is exact: a layer, a normalization or constant
     Mul and Add, perhaps behind operators that commute with positive factors, that nothing else reads. Elsewhere a Mul
-    by ``1 / f`` named ``L.mul`` is put before the layer, one for all that read the same channels of a tensor with equal factors.
+    by ``1 / f`` named ``L.mul`` is put before the layer, one for all that read the same channels of a tensor with equal
+    factors.
 
     Attributes:
         factors: layer name -> float32 [channels_in].
@@ -231,7 +232,8 @@ def _step(node: Node, axis: int, reach: int) -> _Step | None:
     if node.op in ("Add", "Sub", "Mul") and len(constants) == 1:
         # A scalar would have to grow, and runtimes recognize Gelu and the like by their scalars.
         shape = known_constant(node.inputs[constants[0]]).shape
-        return None if math.prod(shape) == 1 or len(shape) < reach else _Step(1 - constants[0], constants, ends=node.op == "Mul")
+        lacks_channels = math.prod(shape) == 1 or len(shape) < reach
+        return None if lacks_channels else _Step(1 - constants[0], constants, ends=node.op == "Mul")
     if _NORMALIZATIONS.get(node.op) != axis or len(node.outputs) > 1 or node.attrs.get("axis", -1) != -1:
         return None
     affine = tuple(range(1, min(3, len(node.inputs))))
