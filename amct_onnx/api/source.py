@@ -16,6 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from amct_onnx.errors import AmctError, ModelError
 from amct_onnx.graph import read_model
 from amct_onnx.graph.weights import StoredValues
+from amct_onnx.passes.insert_observers import DOMAIN
 from amct_onnx.runtime import open_session
 
 Source: TypeAlias = str | os.PathLike[str] | ModelProto
@@ -43,13 +44,21 @@ def load_source(source: Source) -> tuple[ModelProto, Path | None]:
 
 
 def refuse_compressed(proto: ModelProto) -> None:
-    """Raise :class:`ModelError` if a model is the outcome of compressing another, which cannot be compressed again."""
+    """Raise :class:`ModelError` if a model was made of another to compress it, and cannot be compressed again."""
     for node in proto.graph.node:
-        if node.op_type in _DEPLOY_TYPES or _FAKE_QUANT.search(node.name):
-            form = "deploy" if node.op_type in _DEPLOY_TYPES else "fake-quant"
+        form = _form_shown_by(node)
+        if form is not None:
             raise ModelError(
                 f"{_called(node)} shows that this is a {form} model already; give the float model that it was made from"
             )
+
+
+def _form_shown_by(node: NodeProto) -> str | None:
+    if node.op_type in _DEPLOY_TYPES:
+        return "deploy"
+    if node.domain == DOMAIN:
+        return "calibration"
+    return "fake-quant" if _FAKE_QUANT.search(node.name) else None
 
 
 @contextmanager

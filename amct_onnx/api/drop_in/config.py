@@ -8,7 +8,7 @@ from pathlib import Path
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.configured import configure
 from amct_onnx.api.drop_in.files import announce, check_paths, write_text
-from amct_onnx.api.source import blaming_illegal_models, load_source, source_files
+from amct_onnx.api.source import blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.config import arguments_request, format_json, load_request
 from amct_onnx.graph import build, import_model, name_nodes
 from amct_onnx.graph.files import write_model
@@ -40,6 +40,7 @@ def create_quant_config(
     with amct_log() as log:
         check_paths("create_quant_config", config_file=config_file, model_file=model_file)
         proto, base_dir = load_source(model_file)
+        refuse_compressed(proto)
         targets = [config_file] + ([updated_model] if updated_model else [])
         announce(log, targets, source_files(model_file, proto, base_dir))
         if config_defination is None:

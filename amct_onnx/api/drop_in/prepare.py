@@ -21,7 +21,7 @@ from amct_onnx.api.configured import configure
 from amct_onnx.api.drop_in.files import absolute, announce, check_paths
 from amct_onnx.api.drop_in.layers import plain_layers
 from amct_onnx.api.drop_in.session import RECORDERS
-from amct_onnx.api.source import blaming_illegal_models, load_source, source_files
+from amct_onnx.api.source import blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import ExternalNaming, digest
 from amct_onnx.graph.files import replacing, write_model
@@ -92,6 +92,7 @@ class _Work:
 
     def __init__(self, model_file: str, config_file: str, outputs: Sequence[str], log: logging.Logger) -> None:
         self.proto, self.base_dir = load_source(model_file)
+        refuse_compressed(self.proto)
         inputs = [*source_files(model_file, self.proto, self.base_dir), Path(config_file)]
         announce(log, outputs, inputs)
         with blaming_illegal_models(self.proto, self.base_dir):
