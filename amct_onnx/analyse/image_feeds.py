@@ -153,13 +153,17 @@ class ImageFeeds(FeedSource):
             raise
         except Exception as error:
             # Damaged images fail in as many ways as there are formats.
-            raise DataError(f"{path}: cannot be read as an image ({error}); replace or remove it") from error
+            raise DataError(
+                f"{path}: cannot be read as an image ({error or type(error).__name__}); replace or remove it"
+            ) from error
         array = array.reshape(*array.shape[:2], -1)
         if self.options.color is Color.BGR:
             array = array[:, :, ::-1]
         array = array / np.float32(255) if self.options.scale else array
         mean, std = np.array(self.options.mean, np.float32), np.array(self.options.std, np.float32)
-        return np.asarray((array - mean) / std, np.float32)
+        # What overflows is counted and reported with the statistics.
+        with np.errstate(over="ignore"):
+            return np.asarray((array - mean) / std, np.float32)
 
     def _converted(self, image: Any, mode: str) -> Any:
         """An image of 8 bits per channel in another mode; of 16 bits the higher 8."""
