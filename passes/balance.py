@@ -86,7 +86,7 @@ class BalanceLayers:
             changed=tuple(layer.name for members in groups.values() for layer in members),
             divided=work.divided,
             folded=work.folded,
-            multiplied=frozenset(work.multiplied),
+            multiplied=frozenset(node.name for node in work.multiplied),
         )
 
 
@@ -105,7 +105,7 @@ class _Balancing:
         self._producers = {id(layer.output): layer for layer in layers if layer.weight is not None}
         self.divided: dict[str, Divided] = {}
         self.folded: dict[str, Factors] = {}
-        self.multiplied: list[str] = []
+        self.multiplied: list[Node] = []
 
     def balance(self, members: Sequence[Layer], factors: Factors) -> None:
         """Balance layers that read one tensor with the same factors."""
@@ -187,11 +187,11 @@ class _Balancing:
         constant = self._model.add_constant(f"{layer.name}.tensor_balance_factor", inverse)
         output = self._model.new_tensor(f"{name}.output0", np.dtype(np.float32))
         output.shape = data.shape
-        self.editor.insert_before(layer.node, [Node("Mul", name, inputs=[data, constant], outputs=[output])])
+        self.multiplied.append(Node("Mul", name, inputs=[data, constant], outputs=[output]))
+        self.editor.insert_before(layer.node, self.multiplied[-1:])
         for member in members:
             replace_input(member.node, 0, output)
         self.divided[output.name] = Divided(data.name, inverse)
-        self.multiplied.append(name)
 
 
 @dataclass(frozen=True)
