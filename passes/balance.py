@@ -60,7 +60,8 @@ class BalanceLayers:
 
     The division is folded into what computes the input where that is exact: a layer, a normalization or constant
     Mul and Add, perhaps behind operators that commute with positive factors, that nothing else reads. Elsewhere a Mul
-    by ``1 / f`` named ``L.mul`` is put before the layer, one for all that read a tensor with equal factors.
+    by ``1 / f`` named ``L.mul`` is put before the layer, one for all that read the same channels of a tensor with equal
+    factors.
 
     Attributes:
         factors: layer name -> float32 [channels_in].
@@ -72,11 +73,12 @@ class BalanceLayers:
         """Balance every named layer."""
         survey = locate_layers(model)
         work = _Balancing(model, survey.layers)
-        groups: dict[tuple[int, bytes], list[Layer]] = {}
+        groups: dict[tuple[int, int, bytes], list[Layer]] = {}
         for layer in survey.layers:
             if _fits(layer, self.factors.get(layer.name)):
                 factors = np.asarray(self.factors[layer.name], np.float32)
-                groups.setdefault((id(layer.activation), factors.tobytes()), []).append(layer)
+                key = (id(layer.activation), layer.spec.channel_axis, factors.tobytes())
+                groups.setdefault(key, []).append(layer)
         for members in groups.values():
             work.balance(members, np.asarray(self.factors[members[0].name], np.float32))
         work.editor.commit()
@@ -84,7 +86,7 @@ class BalanceLayers:
             changed=tuple(layer.name for members in groups.values() for layer in members),
             divided=work.divided,
             folded=work.folded,
-            multiplied=frozenset(work.multiplied),
+            multiplied=frozenset(node.name for node in work.multiplied),
         )
 
 
@@ -103,7 +105,7 @@ class _Balancing:
         self._producers = {id(layer.output): layer for layer in layers if layer.weight is not None}
         self.divided: dict[str, Divided] = {}
         self.folded: dict[str, Factors] = {}
-        self.multiplied: list[str] = []
+        self.multiplied: list[Node] = []
 
     def balance(self, members: Sequence[Layer], factors: Factors) -> None:
         """Balance layers that read one tensor with the same factors."""
@@ -128,6 +130,7 @@ class _Balancing:
     def _source(self, first: Layer, members: Sequence[Layer]) -> _Source | None:
         """Where the division can go instead of into a Mul; None when others see a tensor on the way."""
         axis, tensor = first.spec.channel_axis, first.activation
+        reach = 1 if axis == -1 or first.weight is None else len(first.weight.shape) - 1
         readers = {id(layer.node) for layer in members}
         tensors: list[Tensor] = []
         constants: list[tuple[Node, int]] = []
@@ -138,7 +141,7 @@ class _Balancing:
                 is_aligned = layer.spec.channel_axis == axis and layer.channels_out == first.channels_in
                 return _Source(tensors, constants, layer) if is_aligned else None
             node = tensor.inputs[0]
-            step = _step(node, axis)
+            step = _step(node, axis, reach)
             if step is None:
                 return None
             constants += [(node, index) for index in step.divided]
@@ -184,11 +187,11 @@ class _Balancing:
         constant = self._model.add_constant(f"{layer.name}.tensor_balance_factor", inverse)
         output = self._model.new_tensor(f"{name}.output0", np.dtype(np.float32))
         output.shape = data.shape
-        self.editor.insert_before(layer.node, [Node("Mul", name, inputs=[data, constant], outputs=[output])])
+        self.multiplied.append(Node("Mul", name, inputs=[data, constant], outputs=[output]))
+        self.editor.insert_before(layer.node, self.multiplied[-1:])
         for member in members:
             replace_input(member.node, 0, output)
         self.divided[output.name] = Divided(data.name, inverse)
-        self.multiplied.append(name)
 
 
 @dataclass(frozen=True)
@@ -213,8 +216,14 @@ _NORMALIZATIONS = {"BatchNormalization": 1, "LayerNormalization": -1}
 """Operators with scale and bias per channel as inputs 1 and 2, and their channel axis."""
 
 
-def _step(node: Node, axis: int) -> _Step | None:
-    """The step through an operator, None when a division per channel cannot pass it exactly."""
+def _step(node: Node, axis: int, reach: int) -> _Step | None:
+    """The step through an operator, None when a division per channel cannot pass it exactly.
+
+    Args:
+        node: the operator.
+        axis: where the channels are.
+        reach: how many axes a constant needs to have one for the channels.
+    """
     if spec_of(node).is_homogeneous:
         return _Step()
     if node.domain not in (None, "", "ai.onnx"):
@@ -222,8 +231,9 @@ def _step(node: Node, axis: int) -> _Step | None:
     constants = tuple(index for index, tensor in enumerate(node.inputs) if _is_float_constant(tensor))
     if node.op in ("Add", "Sub", "Mul") and len(constants) == 1:
         # A scalar would have to grow, and runtimes recognize Gelu and the like by their scalars.
-        is_scalar = math.prod(known_constant(node.inputs[constants[0]]).shape) == 1
-        return None if is_scalar else _Step(1 - constants[0], constants, ends=node.op == "Mul")
+        shape = known_constant(node.inputs[constants[0]]).shape
+        lacks_channels = math.prod(shape) == 1 or len(shape) < reach
+        return None if lacks_channels else _Step(1 - constants[0], constants, ends=node.op == "Mul")
     if _NORMALIZATIONS.get(node.op) != axis or len(node.outputs) > 1 or node.attrs.get("axis", -1) != -1:
         return None
     affine = tuple(range(1, min(3, len(node.inputs))))

@@ -27,7 +27,7 @@ class JoinPairs:
     ``quantize(c * x + a, s, z) = quantize(x, s / c, z + a / s)``, for a Mul by c > 0 and for an Add of a where
     ``a / s`` is an integer. So x is quantized like that, and its integers are dequantized with s and z: rounded once
     instead of twice. Only where each node is the single reader of the one before and nothing between leaves the graph.
-    Several in a row become one.
+    Several in a row become one. A first pair of the source itself stays: where its range ends is part of the model.
     """
 
     def run(self, model: Model) -> PassResult:
@@ -63,6 +63,8 @@ def _find(editor: Editor, arithmetic: Node) -> _Found | None:
         behind = _reader(editor, arithmetic.outputs[0], "QuantizeLinear")
         dequantize = None if behind is None else _reader(editor, behind.outputs[0], "DequantizeLinear")
         if number is None or before is None or quantize is None or behind is None or dequantize is None:
+            continue
+        if quantize.origin is not None:
             continue
         quantizers = [quantizer_parameters(entry) for entry in (quantize, before, behind)]
         known = [parameters for parameters in quantizers if parameters is not None]

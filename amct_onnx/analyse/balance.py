@@ -47,7 +47,7 @@ def choose_balance(
     *,
     progress: Progress | None = None,
 ) -> dict[str, Factors]:
-    """Balance factors from a walk over the data; layers that read one tensor with one strength share theirs.
+    """Balance factors from a walk over the data; layers that read the same channels with one strength share theirs.
 
     Args:
         prepared: the model, not balanced.
@@ -61,11 +61,13 @@ def choose_balance(
     Raises:
         DataError: the data does not fit the model, or can be walked only once.
     """
-    groups: dict[tuple[str, float], list[Layer]] = {}
+    groups: dict[tuple[str, float, int, int | None], list[Layer]] = {}
     for layer in locate_layers(prepared.model, options.skip).outside_bodies().layers:
         strength = options.of(layer.name).migration_strength
         if strength is not None and layer.weight is not None:
-            groups.setdefault((layer.activation.name, strength), []).append(layer)
+            # A convolution and a matrix product that read one tensor have other channels in it.
+            key = (layer.activation.name, strength, layer.spec.channel_axis, layer.channels_in)
+            groups.setdefault(key, []).append(layer)
     if not groups:
         return {}
     _check_walkable(data)
@@ -75,9 +77,9 @@ def choose_balance(
         watchers.setdefault(prepared.origin_of(key[0]).name, []).append(seen.update)
     walk(prepared.model.proto, prepared.model.base_dir, watchers, data, progress=progress, limit=options.feeds)
     factors: dict[str, Factors] = {}
-    for (name, strength), members in groups.items():
+    for key, members in groups.items():
         weights = np.max([weight_maxima(layer) for layer in members], axis=0)
-        shared = balance_factors(maxima[name, strength].maxima, weights, migration_strength=strength)
+        shared = balance_factors(maxima[key].maxima, weights, migration_strength=key[1])
         factors.update({layer.name: shared for layer in members})
     return factors
 

@@ -147,19 +147,30 @@ class ImageFeeds(FeedSource):
         mode = "L" if self.options.color is Color.GRAY else "RGB"
         try:
             with self._pillow.open(path) as image:
-                pixels = self._cropped(self._resized(image.convert(mode)), path)
+                pixels = self._cropped(self._resized(self._converted(image, mode)), path)
                 array = np.asarray(pixels, np.float32)
         except DataError:
             raise
         except Exception as error:
             # Damaged images fail in as many ways as there are formats.
-            raise DataError(f"{path}: cannot be read as an image ({error}); replace or remove it") from error
+            raise DataError(
+                f"{path}: cannot be read as an image ({error or type(error).__name__}); replace or remove it"
+            ) from error
         array = array.reshape(*array.shape[:2], -1)
         if self.options.color is Color.BGR:
             array = array[:, :, ::-1]
         array = array / np.float32(255) if self.options.scale else array
         mean, std = np.array(self.options.mean, np.float32), np.array(self.options.std, np.float32)
-        return np.asarray((array - mean) / std, np.float32)
+        # What overflows is counted and reported with the statistics.
+        with np.errstate(over="ignore"):
+            return np.asarray((array - mean) / std, np.float32)
+
+    def _converted(self, image: Any, mode: str) -> Any:
+        """An image of 8 bits per channel in another mode; of 16 bits the higher 8."""
+        if image.mode.startswith("I"):
+            # Pillow takes the high byte of 16-bit colours as well, but cuts 16-bit gray off at 255.
+            image = self._pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        return image.convert(mode)
 
     def _resized(self, image: Any) -> Any:
         resize = self.options.resize

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from amct_onnx.errors import UsageError
 
+_MOST_DIGITS = 18
+"""Sizes are 64-bit numbers."""
+
 
 def parse_input_shape(text: str) -> dict[str, tuple[int, ...]]:
     """``"name:1,3,224,224;other:1,16;scalar:"`` as shapes by input name; a shape stands behind the last colon.
@@ -28,4 +31,6 @@ def _size(text: str, name: str) -> int:
     # Not isdigit, which takes digits that int refuses.
     if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"input shape of '{name}': '{text}' is no size; give whole numbers, for free sizes too")
+    if len(text) > _MOST_DIGITS:
+        raise UsageError(f"input shape of '{name}': {text[:_MOST_DIGITS]}... is larger than any tensor; correct it")
     return int(text)

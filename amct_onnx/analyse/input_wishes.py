@@ -35,3 +35,21 @@ def find_inputs(
             key = input_key(entry.node, entry.input_index)
             refusals.append(Refusal(key, sites.operator(entry.node), site, "take it out of tensor_quantize"))
     return tuple(found), tuple(refusals)
+
+
+def in_source(model: Model, wishes: Iterable[InputWish]) -> tuple[tuple[InputWish, ...], tuple[Refusal, ...]]:
+    """The wishes whose tensor the source has, which is what calibration runs, and why not the others."""
+    graph = model.proto.graph
+    known = {info.name for info in graph.input} | {name for node in graph.node for name in node.output}
+    found: list[InputWish] = []
+    refusals: list[Refusal] = []
+    for wish in wishes:
+        name = wish.site.tensor.name
+        if name in known:
+            found.append(wish)
+            continue
+        producer = wish.site.tensor.inputs[0].name
+        reason = f"it reads what fusing made of the layer '{producer}', which the source model does not compute"
+        remedy = "take it out of tensor_quantize, or switch fusing off (do_fusion)"
+        refusals.append(Refusal(wish.site.key, wish.site.node.op, reason, remedy))
+    return tuple(found), tuple(refusals)

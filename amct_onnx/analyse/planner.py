@@ -14,7 +14,7 @@ from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offse
 from amct_onnx.analyse.body_statistics import obstacle_to_watching, statistics_key, watch_bodies
 from amct_onnx.analyse.configurable import within_limits
 from amct_onnx.analyse.engine import Calibration, calibrate
-from amct_onnx.analyse.input_wishes import InputWish, find_inputs
+from amct_onnx.analyse.input_wishes import InputWish, find_inputs, in_source
 from amct_onnx.analyse.obstacles import (
     Obstacle,
     accumulator_obstacle,
@@ -182,7 +182,9 @@ class _Chooser:
         self._options = options
         self._pairs = pairs = self._placement(self._layers)
         self._tensors = _tensors_by_name(prepared.model)
-        self._inputs, self._against_inputs = find_inputs(prepared.model, self._layers, options.tensors)
+        wishes, against = find_inputs(prepared.model, self._layers, options.tensors)
+        self._inputs, unseen = in_source(prepared.model, wishes)
+        self._against_inputs = (*against, *unseen)
         single = [wish.site.tensor.name for wish in self._inputs]
         watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors) + single
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,8 +53,9 @@ def load_evaluator(path: Path) -> Any:
             f"{path}: no evaluator stands in it; end it with an object that has calibration(self, model_file)"
         )
     try:
-        return classes[0]()
-    except Exception as error:
+        with _among_its_neighbours(path):
+            return classes[0]()
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{path}: {classes[0].__name__}() fails: {type(error).__name__}: {error}; make the object in the file"
         ) from error
@@ -61,11 +65,12 @@ def calibrate_by(evaluator: Any, model_file: str, path: Path) -> None:
     """Let an evaluator run a calibration model.
 
     Raises:
-        UsageError: it raises something.
+        UsageError: it raises something, or would end the process.
     """
     try:
-        evaluator.calibration(model_file)
-    except Exception as error:
+        with _among_its_neighbours(path):
+            evaluator.calibration(model_file)
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{path}: calibration({model_file!r}) fails: {type(error).__name__}: {error}; --traceback shows where"
         ) from error
@@ -79,15 +84,25 @@ def _run(path: Path) -> ModuleType:
         raise UsageError(f"{path}: this is no Python file; give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
-    # As when the file is run by itself, its neighbours can be imported.
-    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        with _among_its_neighbours(path):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{path}: running it fails: {type(error).__name__}: {error}; correct the file") from error
+    return module
+
+
+@contextmanager
+def _among_its_neighbours(path: Path) -> Iterator[None]:
+    """As when the file is run by itself, its neighbours can be imported; afterwards we are in the folder we were in."""
+    parent, here = str(path.resolve().parent), Path.cwd()
+    sys.path.insert(0, parent)
     # Nor does that leave compiled files beside it.
     writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{path}: running it fails: {type(error).__name__}: {error}; correct the file") from error
+        yield
     finally:
         sys.dont_write_bytecode = writes_none
-        sys.path.pop(0)
-    return module
+        with suppress(ValueError):
+            sys.path.remove(parent)
+        os.chdir(here)

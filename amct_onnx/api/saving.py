@@ -38,13 +38,17 @@ def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, P
 
 
 def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:
-    """Refuse, before any work is done, what could not be written or would destroy an input.
+    """Refuse, before any work is done, what could not be written or would destroy an input or another output.
 
     Raises:
         UsageError: names the file and the remedy.
     """
     resolved = {path.resolve() for path in inputs}
+    taken: set[Path] = set()
     for path in paths.values():
+        if path.resolve() in taken:
+            raise UsageError(f"{path}: two outputs would have this name; give each one of its own")
+        taken.add(path.resolve())
         if path.resolve() in resolved or any(_is_data_of(path, other) for other in resolved):
             raise UsageError(f"{path}: this output would overwrite an input of the run; choose another prefix with -o")
         if path.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from amct_onnx.analyse.image_feeds import IMAGE_ENDINGS, Color, ImageFeeds, Imag
 from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.errors import UsageError
 
+_SIZE = re.compile(r"0{,3}[1-9][0-9]{,4}")
 _BIN_FLAGS = ("input_shape", "data_types")
 _IMAGE_FLAGS = ("mean", "std", "resize", "crop", "color", "layout", "no_scale", "batch")
 
@@ -99,7 +101,7 @@ def _member(kind: type[enum.Enum], value: str | None) -> enum.Enum | None:
 
 def _size(flag: str, text: str) -> int | tuple[int, int]:
     parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
+    if len(parts) > 2 or not all(_SIZE.fullmatch(part) for part in parts):
         raise UsageError(f"{flag}: '{text}' is no size; write 224, or width x height as 224x192")
     return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from amct_onnx.cli.console import Console, make_streams_tolerant
 from amct_onnx.cli.parser import Misuse, build_parser
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     except KeyboardInterrupt:
         return _fail(Console(), "interrupted", "", EXIT_INTERRUPTED)
+    except OSError:
+        # Only usage and help are written here, to a stream that takes nothing more.
+        return EXIT_BAD_INPUT
     console = Console(quiet=arguments.quiet, verbose=arguments.verbose, as_json=getattr(arguments, "json", False))
     console.install_logging()
     return _run(arguments, console)
@@ -79,9 +83,15 @@ def _give_up_stdout() -> None:
 def _fail(console: Console, text: str, message: str, code: int, with_traceback: bool = False) -> int:
     """Say on stderr what went wrong, and as JSON where asked for; nothing where a text is empty."""
     logging.getLogger("amct_onnx").debug("failed", exc_info=True)
-    if with_traceback:
-        traceback.print_exc()
-    sys.stderr.write(text + "\n" if text else "")
-    if message:
-        console.result({"error": {"message": message, "exit_code": code}})
+    # A stream that takes nothing more changes nothing of what went wrong; the exit code still says it.
+    with suppress(OSError):
+        if with_traceback:
+            traceback.print_exc()
+        sys.stderr.write(text + "\n" if text else "")
+    try:
+        if message:
+            console.result({"error": {"message": message, "exit_code": code}})
+        sys.stdout.flush()
+    except OSError:
+        _give_up_stdout()
     return code

@@ -32,6 +32,8 @@ _BOUNDS: Mapping[str, _Bound] = {
 }
 _DEFAULTS = ActivationOptions()
 _ADA_BETA = (20.0, 2.0)
+_MOST_STEPS = 10_000
+"""IFMR tries every step on every tensor: the default has 60, and this many take a quarter of a second each time."""
 _ROUNDING = 1e-9  # of decimal fractions: 1.2 - 0.8 is a little less than 0.4
 
 
@@ -65,12 +67,15 @@ def _search_range(wish: Wish) -> Iterator[Finding]:
     end = wish.value(names[1], _DEFAULTS.search_end)
     step = wish.value(names[2], _DEFAULTS.search_step)
     line = next(wish.settings[name].line for name in names if name in wish.settings)
+    step_line = wish.settings[names[2]].line if names[2] in wish.settings else line
     if not 0 < start < end < float("inf"):
         yield Finding(line, "", f"the search range is {start} to {end}, but 0 < start < end; correct it")
     elif not 0 < step <= end - start + _ROUNDING:
-        line = wish.settings[names[2]].line if names[2] in wish.settings else line
         message = f"search_step is {step}, but it is more than 0 and at most the width of the range, {end - start:g}"
-        yield Finding(line, "", f"{message}; correct it")
+        yield Finding(step_line, "", f"{message}; correct it")
+    elif (end - start) / step > _MOST_STEPS:
+        message = f"search_step {step:g} divides the range {start:g} to {end:g} into more than {_MOST_STEPS} steps"
+        yield Finding(step_line, "", f"{message}; make it larger")
 
 
 def _beta_range(wish: Wish) -> Iterator[Finding]:

@@ -105,9 +105,10 @@ class Prepared:
         if raised is self.model.proto:
             return self
         again = self._fused_again(raised, self.skip_fusion)
-        more = {name for name in self._differing(again) if name not in self.fused}
+        more = self._gained(again)
         if more:
-            # What the converter made of a node may fuse where the node itself did not; no scale was chosen for that.
+            # What the converter made of a node, or knows of its shape, may fuse where the node itself did not; no scale
+            # was chosen for that.
             again = self._fused_again(raised, self.skip_fusion | more)
         if differing := self._differing(again):
             raise ModelError(
@@ -118,6 +119,14 @@ class Prepared:
 
     def _fused_again(self, proto: ModelProto, skip: frozenset[str]) -> Prepared:
         return _prepare(*_imported(proto, self.model.base_dir), skip, self.rules)
+
+    def _gained(self, other: Prepared) -> set[str]:
+        """What fuses there only: nodes that take nothing in here, and nodes that another takes in besides."""
+        gained: set[str] = set()
+        for name in self._differing(other):
+            members = self.fused.get(name)
+            gained |= {name} if members is None else set(other.fused.get(name, ())) - set(members)
+        return gained
 
     def _differing(self, other: Prepared) -> list[str]:
         """Nodes of this model that stand for other nodes there."""

@@ -61,6 +61,10 @@ class InputSpec:
     kind: str = "tensor(float)"
 
 
+_BLIND_TO_OUTPUTS = ["GemmTransposeFusion"]
+"""Optimizations that lose a tensor between two nodes although it is fetched (onnxruntime 1.32)."""
+
+
 def open_session(
     model: ModelProto | BuiltModel | Path,
     *,
@@ -125,7 +129,12 @@ def open_session(
             for name, value in lent.items():
                 # Without this the graph reads them in place, but its kernels get copies.
                 options.add_initializer(name, value)
-        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(
+            source,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=[] if part is None else _BLIND_TO_OUTPUTS,
+        )
     except AmctError:
         raise
     except Exception as error:

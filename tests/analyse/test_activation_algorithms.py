@@ -186,3 +186,17 @@ def test_ranges_never_reach_beyond_what_the_producer_emits(algorithm, low, high)
 
 def test_bounds_that_are_not_reached_change_nothing():
     assert fit_into(0.01, -10, Bounds(-5.0, 5.0), bits=8) == (0.01, -10)
+
+
+@pytest.mark.parametrize("bounds", [(-3.0, 6.0), (-6.0, 1e-8), (-1e-8, 6.0), (-0.5, 0.5), (-3.0, 0.0), (0.0, 0.0)])
+@pytest.mark.parametrize("seen", [(-6.0, -6.0), (-6.0, 6.0), (0.0, 0.0), (6.0, 6.0)])
+@pytest.mark.parametrize("algorithm", list(ActivationAlgorithm))
+def test_narrowed_quantizers_are_quantizers(algorithm, seen, bounds):
+    values = np.clip(np.linspace(*seen, 99), *bounds).astype(np.float32)
+    scale, offset = choose_activation(
+        ActivationOptions(algorithm=algorithm), distribution(values), bounds=Bounds(*bounds)
+    )
+    assert scale > 0
+    assert -128 <= offset <= 127
+    integers = np.clip(np.rint(values / scale) + offset, -128, 127)
+    assert np.abs((integers - offset) * scale - values).max() <= 0.02 * np.abs(values).max() + 1e-7

@@ -89,6 +89,12 @@ def test_a_constant_image_stays_constant_when_resized(tmp_path) -> None:
     np.testing.assert_allclose(only(path, resize=(3, 2)), 0.2, atol=1e-7)
 
 
+def test_sixteen_bits_are_not_cut_off(tmp_path) -> None:
+    path = save(tmp_path / "a.png", (np.array([[0, 51, 204, 255]]) * 257).astype(np.uint16))
+    np.testing.assert_allclose(only(path)[0, :, 0], [[0, 0.2, 0.8, 1]] * 3, atol=1e-6)
+    np.testing.assert_allclose(only(path, color=Color.GRAY)[0, 0, 0], [0, 0.2, 0.8, 1], atol=1e-6)
+
+
 @pytest.mark.parametrize("ending", ["png", "jpg", "JPEG", "bmp", "webp"])
 def test_kinds_of_files(tmp_path, ending: str) -> None:
     save(tmp_path / f"a.{ending}", np.full((4, 4, 3), 128, np.uint8))

@@ -27,6 +27,7 @@ def test_input_shapes() -> None:
         ("x:1,-1", "'-1' is no size; give whole numbers"),
         ("x:N,3", "'N' is no size"),
         ("x:²", "'²' is no size"),
+        ("x:" + "9" * 5000, "larger than any tensor"),
         ("x:1;x:2", "name input 'x' twice"),
     ],
 )

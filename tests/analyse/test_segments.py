@@ -177,6 +177,17 @@ def test_a_feed_that_fails_in_a_later_part_is_named() -> None:
         shown(proto, ["a", "b", "c", "y"], feeds)
 
 
+def test_the_result_of_a_gemm_between_transpositions_can_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime would fuse the three, and then miss the tensor that it was asked for."""
+    nodes = "a = Transpose(x) t = Gemm(a, w) u = Transpose(t) y = Relu(u)"
+    proto = parse(nodes, "float[3,6] x", "float y", {"w": normal(3, 5)})
+    x = normal(3, 6, seed=4)
+    for limit in (1, 2**30):
+        monkeypatch.setattr(cutting, "SEGMENT_BYTES", limit)
+        (got,) = shown(proto, ["t"], [{"x": x}])["t"]
+        np.testing.assert_allclose(got, x.T @ normal(3, 5), rtol=1e-5, atol=1e-6)
+
+
 def test_small_models_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     nodes, inputs, watched = CASES["a chain"]

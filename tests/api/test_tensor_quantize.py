@@ -161,3 +161,19 @@ def test_the_text_of_an_entry(cfg) -> None:
     assert value is not None
     fields = [line.split(":")[0].strip() for line in value[1].splitlines()]
     assert sorted(fields) == ["act_type", "is_tensor_quantize", "offset_d", "scale_d"]
+
+
+def test_what_only_fusing_made_is_refused_not_asked_of_the_source(cfg) -> None:
+    """A layer left float takes in the Mul, and the Add behind it reads a tensor that the source does not have."""
+    net = parse(
+        "[mm] t = MatMul(x, m) [mul] u = Mul(t, k) [add] v = Add(u, b) [last] y = MatMul(v, n)",
+        "float[3,6] x",
+        "float[3,4] y",
+        {"m": normal(6, 5), "n": normal(5, 4), "k": np.array(2, np.float32), "b": normal(5, seed=1)},
+    )
+    text = 'batch_num: 1 skip_layers: "mm" tensor_quantize { layer_name: "add" input_index: 0 }'
+    result = quantize(net, [normal(3, 6)], config=cfg(text))
+    (refusal,) = [refusal for refusal in result.report.refusals if refusal.node == "add:0"]
+    assert "fusing made of the layer 'mm'" in refusal.reason
+    again = quantize(net, [normal(3, 6)], config=cfg(f"{text} do_fusion: false"))
+    assert list(again.record.layers)[:2] == ["last", "add:0"]

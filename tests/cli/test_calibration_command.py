@@ -113,6 +113,24 @@ def test_an_evaluator_leaves_nothing_beside_its_file(folder, monkeypatch):
     assert sys.dont_write_bytecode is False
 
 
+def test_an_evaluator_imports_late_and_moves_about(folder):
+    """Neighbours are found while it runs as well, whatever it puts on the path; outputs go where asked."""
+    for name in ("work", "elsewhere"):
+        Path(name).mkdir()
+    text = textwrap.dedent(EVALUATOR)
+    late = 'import neighbour_of_eva, os, sys; sys.path.insert(0, "elsewhere"); os.chdir(neighbour_of_eva.FOLDER)'
+    text = text.replace("    session = ort", f"    {late}\n        session = ort").replace(
+        '"x/", "f/"', '"../x", "../f"'
+    )
+    Path("work/eva.py").write_text(text)
+    Path("work/neighbour_of_eva.py").write_text('FOLDER = "elsewhere"')
+    before = list(sys.path)
+    assert calibration("--evaluator", "work/eva.py", "--batch_num", "2") == 0
+    assert sys.path == ["elsewhere", *before]
+    sys.path.remove("elsewhere")
+    assert onnx.load("out/net_deploy_model.onnx").graph == expected(2)
+
+
 def test_an_evaluator_runs_twice_where_layers_are_balanced(folder):
     Path("my.cfg").write_text("batch_num: 2 common_config { dmq_balancer { } }")
     Path("eva.py").write_text(textwrap.dedent(EVALUATOR))
@@ -155,6 +173,8 @@ FAULTS = [
     (["--evaluator", "raises.py"], "fails: KeyError: 'data'"),
     (["--evaluator", "lazy.py"], "no layer has scale_d"),
     (["--evaluator", "arguments.py"], "arguments.py: E() fails: TypeError"),
+    (["--evaluator", "exits.py"], "fails: SystemExit: 0"),
+    (["--evaluator", "ends.py"], "ends.py: E() fails: SystemExit: 0"),
 ]
 FILES = {
     "empty.py": "x = 1",
@@ -162,6 +182,8 @@ FILES = {
     "broken.py": "1 / 0",
     "raises.py": "class E:\n    def calibration(self, f): raise KeyError('data')",
     "lazy.py": "class E:\n    def calibration(self, f): pass",
+    "exits.py": "import sys\nclass E:\n    def calibration(self, f): sys.exit(0)",
+    "ends.py": "import sys\nclass E:\n    def __init__(self): sys.exit(0)\n    def calibration(self, f): pass",
     "arguments.py": "class E:\n    def __init__(self, n): pass\n    def calibration(self, f): pass",
 }
 

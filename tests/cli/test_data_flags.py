@@ -93,6 +93,7 @@ def test_flags_that_do_not_fit(here, capsys, arguments, words: str) -> None:
     [
         (("--resize", "0"), "--resize: '0' is no size"),
         (("--resize", "4x"), "--resize: '4x' is no size"),
+        (("--resize", "9" * 5000), "999' is no size"),
         (("--crop", "1x2x3"), "--crop: '1x2x3' is no size"),
         (("--mean", "a"), "--mean: 'a' is no list of numbers"),
         (("--std", "0"), "std holds 0"),

@@ -61,6 +61,19 @@ def test_a_full_disk_behind_stdout(folder):
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("flags", [["--json"], ["--traceback"], ["--nonsense"]])
+@pytest.mark.parametrize("dead", ["stdout", "stderr"])
+def test_a_failure_on_a_full_disk(folder, dead, flags):
+    """What went wrong stays what it was, on whichever stream is left."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with open("/dev/full", "wb") as full:
+        streams[dead] = full
+        command = [*COMMAND[:-1], "no.onnx", *flags]
+        done = subprocess.run(command, cwd=folder, env=environment(), check=False, **streams)
+    assert done.returncode == 2
+    assert (b"Traceback" in (done.stderr or b"")) == (dead == "stdout" and flags == ["--traceback"])
+
+
 def test_a_terminal_of_seven_bits(folder):
     run = [*COMMAND, "--json"]
     ascii_only = environment(PYTHONIOENCODING="ascii")

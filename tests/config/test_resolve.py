@@ -301,6 +301,8 @@ FAULTS = [
     (common("ifmr_quantize { search_range_end: 1e39 }"), "search range is 0.7 to inf"),
     (common("ifmr_quantize { search_step: 0 }"), "search_step is 0.0, but it is more than 0"),
     (common("ifmr_quantize { search_step: 0.7 }"), "search_step is 0.7, but .* the width of the range, 0.6"),
+    (common("ifmr_quantize { search_step: 1e-7 }"), "1e-07 divides .* more than 10000 steps; make it larger"),
+    (common("ifmr_quantize { search_range_end: 1e30 }"), "search_step 0.01 divides .* more than 10000 steps"),
     (common("hfmg_quantize { num_of_bins: 1000 }"), "num_of_bins is 1000, but it is 1024, 2048, 4096 or 8192"),
     (common("arq_quantize { quant_bits: 5 }"), "quant_bits is 5, but it is 4, 6, 7 or 8"),
     (common("dmq_balancer { migration_strength: 0.1 }"), "migration_strength is 0.1, but it lies between 0.2 and 0.8"),

@@ -284,6 +284,23 @@ MISUSE = [
         ConfigError,
         "balance no layer",
     ),
+    (
+        lambda: amct_onnx.quantize_model("config.json", "model.onnx", "new.onnx", "./new.onnx"),
+        UsageError,
+        "two outputs would have this name",
+    ),
+    (
+        lambda: amct_onnx.create_quant_config("c.json", "model.onnx", updated_model="c.json"),
+        UsageError,
+        "two outputs would have this name",
+    ),
+    (lambda: amct_onnx.create_quant_config("c.json", "modified.onnx"), ModelError, "is a calibration model already"),
+    (
+        lambda: amct_onnx.quantize_model("config.json", "modified.onnx", "m.onnx", "r.txt"),
+        ModelError,
+        "is a calibration model already",
+    ),
+    (lambda: amct_onnx.quantize("modified.onnx", []), ModelError, "is a calibration model already"),
     (lambda: amct_onnx.save_model("model.onnx", "record.txt", "net"), ModelError, "no model that quantize_model wrote"),
     (lambda: amct_onnx.save_model("modified.onnx", "no.txt", "net"), RecordError, "no.txt cannot be read"),
     (lambda: amct_onnx.save_model("modified.onnx", "other.txt", "net"), RecordError, "made for another model"),

@@ -35,6 +35,23 @@ def test_insertions_keep_their_order_around_the_anchor() -> None:
     assert names(model) == ["a", "1", "2", "3", "b", "5", "6", "7", "c"]
 
 
+def test_new_nodes_take_no_name_of_another() -> None:
+    """A removed node's name is free again; those of bodies are taken as well."""
+    body = "t () => (float u) { [inner] u = Neg(s) }"
+    model = import_model(
+        parse(
+            f"[a] s = Relu(x) q = Cast<to = 9>(s) [b] y = If(q)<then_branch = {body}, else_branch = {body}>", "float x"
+        )
+    )
+    a, cast, _ = model.graph.nodes
+    editor = Editor(model)
+    new = [probe(name) for name in ("a", "b", "inner", "new", "new")]
+    editor.insert_after(cast, new)
+    editor.remove(a)
+    editor.commit()
+    assert [node.name for node in new] == ["a", "b_1", "inner_1", "new", "new_1"]
+
+
 def test_a_removed_node_leaves_its_place_to_what_was_put_there() -> None:
     model = import_model(parse(CHAIN))
     b = model.graph.nodes[1]

@@ -26,6 +26,8 @@ W = {
     "n": normal(4, 4, seed=5),
     "c": normal(4, 1, 1, seed=6),
     "one": np.ones(4, np.float32),
+    "columns": normal(6),
+    "image": normal(1, 6, 6),
     "half": np.array(0.5, np.float32),
     "axes": np.array([2, 3]),
 }
@@ -64,6 +66,16 @@ CASES = {
         "r = Conv(x, a) s = Neg(r) [L] q = Conv(r, w) z = ReduceMean(s) y = Add(q, z)",
         None,
         {"L.mul.output0"},
+    ),
+    "not into a constant without channels": (
+        "r = Abs(x) s = Mul(r, columns) [L] y = Conv(s, w)",
+        ["Abs", "Mul", "Mul", "Conv"],
+        {"L.mul.output0"},
+    ),
+    "into a constant as large as an image": (
+        "r = Abs(x) s = Mul(r, image) [L] y = Conv(s, w)",
+        ["Abs", "Mul", "Conv"],
+        {"s"},
     ),
     "not at a graph input": ("[L] y = Conv(x, w)", ["Mul", "Conv"], {"L.mul.output0"}),
     "matrix product": (
@@ -123,6 +135,27 @@ def test_layers_that_read_one_tensor_share_the_product() -> None:
     assert [node.op for node in shared.model.graph.nodes] == ["Mul", "Conv", "Conv", "Add"]
     feed = normal(1, 4, 6, 6, seed=9)
     np.testing.assert_allclose(run(build(shared.model).to_proto(), feed), run(source, feed), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("width", [4, 6])
+def test_a_convolution_and_a_product_of_one_tensor_balance_other_channels(width: int) -> None:
+    """Axis 1 against the last one, even where both have as many channels."""
+    weights = {"w": W["w"], "m": normal(width, 3)}
+    nodes = "[C] a = Conv(x, w) [P] b = MatMul(x, m) u = ReduceMax(a) v = ReduceMax(b) y = Add(u, v)"
+    source = parse(nodes, f"float[1,4,6,{width}] x", "float y", weights)
+    feed = normal(1, 4, 6, width, seed=9)
+    other = np.linspace(0.5, 2, width, dtype=np.float32) if width != 4 else FACTORS
+    balanced = build(prepare(source, None).balanced({"C": FACTORS, "P": other}).model).to_proto()
+    np.testing.assert_allclose(run(balanced, feed), run(source, feed), rtol=2e-5, atol=2e-5)
+    made = amct_onnx.quantize(source, [feed], dmq=0.5)
+    for name, axis, weight_axis in (("C", 1, 1), ("P", -1, 0)):
+        seen, of = (
+            np.abs(array).max(axis=tuple(i for i in range(array.ndim) if i != kept % array.ndim))
+            for array, kept in ((feed, axis), (weights["w" if name == "C" else "m"], weight_axis))
+        )
+        wanted = np.sqrt(seen / of)
+        np.testing.assert_allclose(made.record.layers[name].tensor_balance_factor, wanted, rtol=1e-5)
+    assert all(trial.snr_db > 25 for trial in made.report.trials)
 
 
 @pytest.mark.parametrize("factors", [np.ones(3), np.array([1, 1, np.nan, 1]), np.array([1, 0, 1, 1])])

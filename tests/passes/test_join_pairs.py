@@ -126,3 +126,18 @@ def test_tensorrt_keeps_one_scale_per_pair() -> None:
     model = parse(nodes, IMAGE, ANY, CONVS | {"k": np.array(0.3, np.float32)})
     proto, _ = rewrite(prepare(model, None), quants, OutputForm.QDQ, pairs=pairs, target=QdqTarget.TENSORRT)
     assert "Mul" in operators(proto.to_proto())
+
+
+@pytest.mark.parametrize(("op", "number"), [("Mul", 2.0), ("Add", 0.1)])
+def test_a_pair_of_the_source_keeps_its_range(op: str, number: float) -> None:
+    """It cuts off at 0.127 whatever follows; joined it would let through ten times as much."""
+    constants = {"s": np.float32(0.001), "z": np.int8(0), "k": np.float32(number), "t": np.float32(0.05)}
+    nodes = f"q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) m = {op}(d, k)"
+    nodes += " e = QuantizeLinear(m, t, z) y = DequantizeLinear(e, t, z)"
+    source = parse(nodes, "float[64] x", "float[64] y", {name: np.asarray(a) for name, a in constants.items()})
+    proto = rewrite(prepare(source, None), {}, OutputForm.QDQ)[0].to_proto()
+    x = normal(64)
+    first = np.clip(np.rint(x / constants["s"]), -128, 127) * constants["s"]
+    behind = first * constants["k"] if op == "Mul" else first + constants["k"]
+    want = np.clip(np.rint(behind / constants["t"]), -128, 127) * constants["t"]
+    np.testing.assert_allclose(run(proto, {"x": x}, optimized=False)[0], want, rtol=1e-6)

@@ -131,6 +131,24 @@ def test_what_only_conversion_would_fuse_stays() -> None:
     assert [node.op for node in raised.model.graph.nodes] == ["Conv", "Constant", "Mul"]
 
 
+def test_what_only_shapes_of_the_converter_would_fuse_stays() -> None:
+    """It writes down the shape of an output that says none; with it the Sub could be folded as well."""
+    constants = weights() | {"turned": normal(4, 1, 1, seed=6)}
+    nodes = """
+        [left] l = Conv(x, w1) [turn] t = Transpose<perm = [0, 1, 3, 2]>(l) [sub] s = Sub(t, turned)
+        [bn] n = BatchNormalization(s, g, b, m, v) [conv] y = Conv(n, w2)
+    """
+    model = parse(nodes, "float[2,4,8,8] x", "float[a,b,c,d] y, float t", constants, opset=11)
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    prepared = prepare(model, None)
+    assert prepared.fused == {"conv": ("conv", "bn")}
+    raised = prepared.at_opset(13)
+    assert raised.fused == prepared.fused
+    feed = {"x": feeds()[0]}
+    made = amct_onnx.graph.build(raised.model).to_proto()
+    np.testing.assert_allclose(run(made, feed)[0], run(model, feed)[0], rtol=1e-3, atol=1e-4)
+
+
 def test_arithmetic_of_old_operator_sets_stays_in_every_form() -> None:
     nodes = "[conv] s = Conv(x, w1) [mul] t = Mul<broadcast = 1>(s, six) [add] y = Add<broadcast = 1>(t, six)"
     model = parse(nodes, IMAGE, "float[a,b,c,d] y", weights(), opset=6)

@@ -55,15 +55,16 @@ def fit_into(scale: float, offset: int, bounds: Bounds, *, bits: int) -> tuple[f
     low_out, high_out = (qmin - offset) * scale < bounds.low, (qmax - offset) * scale > bounds.high
     if not (low_out or high_out) or bounds.low > 0 or bounds.high < 0:
         return scale, offset
-    if bounds.low == 0 and (low_out or offset == qmin):
-        top = min((qmax - offset) * scale, bounds.high)
-        return _shrunk(top / (qmax - qmin), qmax - qmin, bounds.high), qmin
-    if bounds.high == 0 and (high_out or offset == qmax):
-        bottom = max((qmin - offset) * scale, bounds.low)
-        return _shrunk(-bottom / (qmax - qmin), qmax - qmin, -bounds.low), qmax
     low, high = max((qmin - offset) * scale, bounds.low), min((qmax - offset) * scale, bounds.high)
+    if low >= high:
+        # Nothing but zeros was seen, or nothing that the producer can emit: there is no range to narrow to.
+        return scale, offset
+    if low == 0:
+        return _shrunk(high / (qmax - qmin), qmax - qmin, bounds.high), qmin
+    if high == 0:
+        return _shrunk(-low / (qmax - qmin), qmax - qmin, -bounds.low), qmax
     step = _shrunk((high - low) / (qmax - qmin + 1), qmax - qmin + 1, high - low)
-    return step, math.floor(qmin - low / step)
+    return step, min(qmax, math.floor(qmin - low / step))
 
 
 def _shrunk(scale: float, steps: int, limit: float) -> float:
