@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from amct_onnx.analyse.configurable import plan_options
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.options import PlanOptions
-from amct_onnx.analyse.planner import check_names, make_plan
+from amct_onnx.analyse.planner import Plan, check_names, make_plan
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
@@ -27,6 +27,7 @@ from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOption
 from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import digest
 from amct_onnx.graph.op_table import spec_of
+from amct_onnx.passes.balance import Factors
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite import OutputForm, Prepared, prepare
@@ -129,9 +130,13 @@ def _quantized(
         options = replace(options, reduce_range=choices.reduce_range, qdq_tensors=OutputForm.QDQ in forms)
         watch.lap("preparing")
         factors = choose_balance(prepared, options, data, progress=progress)
-        prepared = prepared.balanced(factors)
         watch.lap("balancing")
-        plan = make_plan(prepared, data, options, sha256=digest(proto, base_dir), progress=progress)
+        sha256 = digest(proto, base_dir)
+
+        def planned(model: Prepared) -> Plan:
+            return make_plan(model, data, options, sha256=sha256, progress=progress)
+
+        prepared, plan = _balanced_plan(prepared, factors, planned)
         watch.lap("planning")
         result = assemble(
             prepared,
@@ -158,6 +163,19 @@ def _quantized(
         seconds={**watch.seconds, **plan.seconds},
     )
     return replace(result, source=source_files(model, proto, base_dir), calibration=plan.calibration, report=report)
+
+
+def _balanced_plan(
+    prepared: Prepared, factors: Mapping[str, Factors], planned: Callable[[Prepared], Plan]
+) -> tuple[Prepared, Plan]:
+    """The model balanced for layers that are quantized and no others, and its plan, which is all that says so."""
+    balanced = prepared.balanced(factors)
+    plan = planned(balanced)
+    while float_layers := factors.keys() - plan.record.layers.keys():
+        factors = {name: values for name, values in factors.items() if name not in float_layers}
+        balanced = prepared.balanced(factors)
+        plan = planned(balanced)
+    return balanced, plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ class InputSpec:
     kind: str = "tensor(float)"
 
 
-_BLIND_TO_OUTPUTS = ["GemmTransposeFusion"]
+_BLIND_TO_OUTPUTS = ["GemmTransposeFusion", "MatMul_BatchNormalization_Fusion"]
 """Optimizations that lose a tensor between two nodes although it is fetched (onnxruntime 1.32)."""
 
 

@@ -90,6 +90,20 @@ def test_hfmg_meets_the_reference(values, bins, scale, offset, symmetric_scale):
     assert got == (pytest.approx(symmetric_scale, rel=1e-7), 0)
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(
+    "values", [[0, 1], [-1, 0, 1], [-0.11, -0.03, 0.03, 0.04, 0.06, 0.09, 0.12], [-5, -4, 3, 3], [0.5, 0.7, 1]]
+)
+def test_hfmg_keeps_the_range_of_few_distinct_values(values, symmetric, bits):
+    """None of them is an outlier, so each is worth its place."""
+    array = np.repeat(np.float32(values), 50)
+    scale, offset = hfmg(distribution(array), bits=bits, symmetric=symmetric)
+    half = 2 ** (bits - 1)
+    got = (np.clip(np.rint(array / scale) + offset, -half, half - 1) - offset) * scale
+    np.testing.assert_allclose(got, array, atol=0.01 * np.abs(array).max())
+
+
 def test_hfmg_cuts_far_outliers_off():
     values = np.append(np.random.default_rng(0).standard_normal(100_000), [200.0]).astype(np.float32)
     scale, offset = hfmg(distribution(values), bits=8, symmetric=False)

@@ -188,6 +188,16 @@ def test_the_result_of_a_gemm_between_transpositions_can_be_watched(monkeypatch:
         np.testing.assert_allclose(got, x.T @ normal(3, 5), rtol=1e-5, atol=1e-6)
 
 
+def test_what_lies_between_a_product_and_a_normalization_can_be_watched() -> None:
+    """The same of a MatMul, Reshape and BatchNormalization."""
+    nodes = "m = MatMul(x, w) t = Reshape(m, s) u = BatchNormalization(t, g, g, g, g) y = Relu(u)"
+    weights = {"w": normal(6, 4), "s": np.array([3, 4]), "g": np.ones(4, np.float32)}
+    proto = parse(nodes, "float[3,6] x", "float y", weights)
+    x = normal(3, 6, seed=4)
+    (got,) = shown(proto, ["t", "u"], [{"x": x}])["t"]
+    np.testing.assert_allclose(got, x @ weights["w"], rtol=1e-5, atol=1e-6)
+
+
 def test_small_models_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     nodes, inputs, watched = CASES["a chain"]

@@ -187,6 +187,19 @@ def test_balancing_lets_small_channels_live(nodes: str) -> None:
         assert again.models[form].to_proto() == balanced.models[form].to_proto()
 
 
+def test_a_layer_that_stays_float_after_all_is_not_balanced() -> None:
+    """The plan has no entry that could say so, and the tensor between would have a scale of divided values."""
+    weights = W | {"bad": np.full(5, np.nan, np.float32)}
+    nodes = "[A] r = Conv(x, a, p) s = Relu(r) [L] z = Conv(s, w, bad) [B] y = Conv(s, w)"
+    source = parse(nodes, "float[n,4,6,6] x", "float y, float[n,5,4,4] z", weights)
+    made = amct_onnx.quantize(source, spread_feeds(), dmq=0.5, trial=False)
+    assert list(made.record.layers) == ["A", "B"]
+    again = amct_onnx.apply(source, made.record, tensors=made.tensors)
+    for form in OutputForm:
+        assert again.models[form].to_proto() == made.models[form].to_proto()
+    assert "L.mul" not in {node.name for node in made.model("ascend").graph.node}
+
+
 def test_a_record_without_our_header_may_balance_a_folded_layer(tmp_path) -> None:
     """scale_w in a record is that of the weights as they were, so folding into the layer before keeps its integers."""
     nodes = "[A] r = Conv(x, a, p) [L] y = Conv(r, w)"

@@ -63,7 +63,8 @@ def _loss(counts: Array, left: int, right: int, *, width: float, cells: int) -> 
     """Sum over bins of ``density * integral of (x - middle of its cell)^2``, in units of the bin width cubed."""
     cell = (right - left + 1) / cells
     if cell * width < FLOAT_EPSILON:
-        return 0.0
+        # No scale is that small. Of few distinct values a step may take in so many that nothing is left between them.
+        return np.inf
     begin = np.arange(counts.size) - left
     occupied = counts > 0
     begin, weights = begin[occupied], counts[occupied]
