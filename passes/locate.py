@@ -74,6 +74,11 @@ class Layer:
         return None if self.weight is None else self.in_channels.count
 
     @property
+    def has_batched_weight(self) -> bool:
+        """Whether it multiplies with several matrices, for which runtimes have no scale per column."""
+        return self.op_type == "MatMul" and self.weight is not None and len(self.weight.shape) > 2
+
+    @property
     def weight_bits(self) -> frozenset[int]:
         """Widths its weight can be quantized to; two 4-bit integers share a byte along the input channels."""
         paired = self.weight is not None and self.in_channels.count % 2 == 0 and self.node.attrs.get("group", 1) == 1
@@ -165,7 +170,7 @@ def _matmul_bias(
         return None, None
     other = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
     bias = resolve_constant(other)
-    channels = int(weight.shape[1])
+    channels = int(weight.shape[-1])
     if bias is None or not bias.shape or math.prod(bias.shape) != channels or bias.shape[-1] != channels:
         return None, None
     return add, bias

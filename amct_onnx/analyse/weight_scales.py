@@ -45,7 +45,7 @@ class WeightScales:
         options = self._options.of(layer.name).weight
         per_channel = options.per_channel
         if per_channel is None:
-            per_channel = layer.spec.per_channel or self._options.gemm_per_channel
+            per_channel = layer.spec.per_channel or (self._options.gemm_per_channel and not layer.has_batched_weight)
         key = (id(layer.weight), layer.out_channels if per_channel else None, options)
         if key not in self._chosen:
             rows = layer.out_channels.rows(weight) if per_channel else weight.reshape(1, -1)

@@ -286,7 +286,9 @@ _GEMM_BIAS = Rule(
     "add it with a node of its own",
 )
 _MATMUL_RANK = Rule(
-    lambda node: _weight_rank(node) != 2, "its constant weight must have two dimensions", "reshape the weight to 2-D"
+    lambda node: (_weight_rank(node) or 0) < 2,
+    "its constant weight must have two or more dimensions",
+    "reshape the weight to one column",
 )
 _MATMUL_DYNAMIC = Rule(
     lambda node: resolve_constant(node.inputs[1]) is None and resolve_constant(node.inputs[0]) is None,
@@ -379,8 +381,8 @@ OPS: Mapping[str, OpSpec] = {
         has_record=True,
         config=ConfigFacts(learned=frozenset({None})),
         weight_bits=_NARROW_WEIGHTS,
-        out_channels=lambda _node, shape: plain(1, shape),
-        in_channels=lambda _node, shape: plain(0, shape),
+        out_channels=lambda _node, shape: plain(len(shape) - 1, shape),
+        in_channels=lambda _node, shape: plain(len(shape) - 2, shape),
         channel_axis=-1,
         rules=(_ALREADY, _MATMUL_DYNAMIC, _MATMUL_LEFT, _FLOAT32, _MATMUL_RANK),
     ),

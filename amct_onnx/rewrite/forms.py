@@ -135,7 +135,7 @@ def _pipeline(
     target: QdqTarget,
 ) -> list[Pass]:
     if form is OutputForm.QDQ:
-        layers = [layer for layer in layers if runs_on_integers(layer, quants[layer.name].data.bits)]
+        layers = [layer for layer in layers if _runs_on_integers(layer, quants[layer.name])]
         singles = {site.tensor.name: inputs[site.key] for site in InputSites(model, layers).at(inputs)}
         # The record's own scales go before those of the tensors file.
         of_record = {name: quant for name, quant in singles.items() if name in pairs}
@@ -155,6 +155,10 @@ def _pipeline(
     if form is OutputForm.ASCEND:
         return [*_deploy(layers, quants, inputs), *_packing(layers, quants)]
     return [*_deploy(layers, quants, inputs), *_LOWERING]
+
+
+def _runs_on_integers(layer: Layer, quant: LayerQuant) -> bool:
+    return runs_on_integers(layer, quant.data.bits) and not (layer.has_batched_weight and quant.weight_scale.size > 1)
 
 
 def _packing(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[Pass]:

@@ -48,7 +48,7 @@ REFUSED = [
     ("y = MatMul(x, k)", "float[2,3] x, float[3,4] k", {}, "both inputs are computed at run time"),
     ("y = MatMul(w, x)", "float[3,4] x", {"w": normal(2, 3)}, "the constant is its first input"),
     ("y = MatMul(x, w)", "double[2,3] x", {"w": np.ones((3, 4))}, "only float32 layers are quantized"),
-    ("y = MatMul(x, w)", "float[2,2,3] x", {"w": normal(2, 3, 4)}, "its constant weight must have two dimensions"),
+    ("y = MatMul(x, w)", "float[2,2,3] x", {"w": normal(3)}, "its constant weight must have two or more dimensions"),
     ("y = AveragePool<kernel_shape = [2,2]>(x)", "double[1,3,5,5] x", {}, "only float32 layers are quantized"),
     ("y = AveragePool<kernel_shape = [2,2]>(k)", IMAGE, {"k": normal(1, 3, 5, 5)}, "its data input is a constant"),
     ("y = AveragePool<kernel_shape = [2]>(x)", "float[1,3,5] x", {}, "only 2-D pooling"),

@@ -72,3 +72,29 @@ def test_pooling_with_dilations(dilations: str, kept: int) -> None:
     assert ("QuantizeLinear" in operators(proto)) == (not kept)
     for form in (OutputForm.QDQ, OutputForm.FAKE_QUANT):
         assert noise_db(want, run(result.models[form].to_proto(), feeds[0])[0]) > 30
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4), (2, 3, 5, 4)])
+@pytest.mark.parametrize("batch", [(3,), (2, 3), (1,)])
+def test_products_with_a_batch_of_weights(shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    """One matrix for each head or expert; onnxruntime multiplies such only with one scale for all."""
+    if len(shape) == 3 and batch != (1,):
+        shape = (3, 5, 4)
+    values = {"w": normal(*batch, 4, 6), "b": normal(6, seed=1)}
+    rank = max(len(shape), len(batch) + 2)
+    axes = ",".join(f"d{axis}" for axis in range(rank))
+    sizes = ",".join(map(str, shape))
+    model = parse("[L] s = MatMul(x, w) y = Add(s, b)", f"float[{sizes}] x", f"float[{axes}] y", values)
+    feeds = [{"x": normal(*shape, seed=seed)} for seed in range(5, 11)]
+    result = amct_onnx.quantize(model, feeds, trial=False)
+    alone = amct_onnx.quantize(model, feeds, formats=["qdq"], trial=False)
+    assert (len(result.record.layers["L"].scale_w), len(alone.record.layers["L"].scale_w)) == (1, 1)
+    (want,) = run(model, feeds[0])
+    fake = result.models[OutputForm.FAKE_QUANT].to_proto()
+    for proto in (fake, result.model("qdq"), alone.model("qdq")):
+        assert noise_db(want, run(proto, feeds[0])[0]) > 30
+    session = open_simulator(result.models[OutputForm.ASCEND].to_proto())
+    np.testing.assert_allclose(fetch(session, ["y"], feeds[0])[0], run(fake, feeds[0], optimized=False)[0], rtol=1e-6)
+    balanced = amct_onnx.quantize(model, feeds, dmq=0.5, trial=False)
+    assert len(balanced.record.layers["L"].tensor_balance_factor) == 4
+    assert noise_db(want, run(balanced.model("qdq"), feeds[0])[0]) > 30
