@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from onnx import NodeProto
 
-from amct_onnx.graph.free_names import FreeNames
 from amct_onnx.graph.model import Graph, Model
 from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.protos import copy_fields
@@ -80,8 +79,7 @@ class Editor:
         Raises:
             LookupError: a node was to be placed beside one that is not in the model.
         """
-        if self._before or self._after:
-            self._name_new_nodes()
+        self._name_new_nodes()
         if self._before or self._after or self._removed:
             for graph in self._model.graphs():
                 graph.nodes = list(self._merged(graph))
@@ -92,11 +90,14 @@ class Editor:
 
     def _name_new_nodes(self) -> None:
         """Runtimes refuse two nodes of one name, and the source may have any."""
-        nodes = (node for graph in self._model.graphs() for node in graph.nodes)
-        free = FreeNames(node.name for node in nodes if id(node) not in self._removed)
+        free = self._model.node_names
+        for node in self._removed.values():
+            free.release(node.name)
         for new in (*self._before.values(), *self._after.values()):
             for node in new:
-                node.name = free.like(node.name)
+                name = free.like(node.name)
+                if name != node.name:
+                    node.name = name
 
     def _merged(self, graph: Graph) -> Iterator[Node]:
         for node in graph.nodes:

@@ -12,6 +12,10 @@ class FreeNames:
         self._taken = set(taken)
         self._next: dict[str, int] = {}
 
+    def release(self, name: str) -> None:
+        """What had this name is gone."""
+        self._taken.discard(name)
+
     def like(self, wanted: str) -> str:
         """`wanted` itself when it is free, else with the first numeric suffix that is."""
         name = wanted

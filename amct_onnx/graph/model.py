@@ -116,6 +116,11 @@ class Model:
         return Variable(self._names.like(name), dtype=dtype)
 
     @cached_property
+    def node_names(self) -> FreeNames:
+        """The names of all nodes, which :class:`amct_onnx.graph.edit.Editor` keeps true."""
+        return FreeNames(node.name for node in self.nodes())
+
+    @cached_property
     def _constant_outputs(self) -> set[int]:
         """``id`` of every constant that leaves a graph as it is."""
         outputs = (tensor for graph in self.graphs() for tensor in graph.outputs)
