@@ -6,16 +6,19 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from amct_onnx.api.assemble import plain_record
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import digest
-from amct_onnx.record import Record, WeightState
+from amct_onnx.record import LoadedRecord, Record, WeightState
 
 
-def check_belongs(record: Record, proto: ModelProto, base_dir: Path | None, *, what: str = "record") -> list[str]:
+def check_belongs(
+    plan: Record | LoadedRecord, proto: ModelProto, base_dir: Path | None, *, what: str = "record"
+) -> list[str]:
     """Refuse a plan that was made for another model; return notes about one that cannot tell.
 
     Args:
-        record: the plan.
+        plan: the plan; one that was loaded is named by its file.
         proto: the model.
         base_dir: folder of its external weights.
         what: what messages call the plan.
@@ -23,16 +26,17 @@ def check_belongs(record: Record, proto: ModelProto, base_dir: Path | None, *, w
     Raises:
         RecordError: it belongs to another model, or to modified weights.
     """
-    header = record.header
+    header = plain_record(plan).header
+    where = f"{plan.source}: " if isinstance(plan, LoadedRecord) else ""
     if header is None:
         return [f"the {what} carries no header of ours: its weights are taken as recomputable from this model"]
     if header.weights is WeightState.MODIFIED:
         raise RecordError(
-            f"the {what} says its weights were modified; apply it to the *_modified_model.onnx written beside it"
+            f"{where}the {what} says its weights were modified; apply it to the *_modified_model.onnx written beside it"
         )
     if header.source_sha256 is not None and header.source_sha256 != digest(proto, base_dir):
         raise RecordError(
-            f"the {what} was made for another model (its source sha256 differs); apply it to the model it was made "
-            "from, or delete the '# source sha256' line if the change does not matter"
+            f"{where}the {what} was made for another model (its source sha256 differs); apply it to the model it was "
+            "made from, or delete the '# source sha256' line if the change does not matter"
         )
     return []

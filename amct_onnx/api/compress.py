@@ -266,7 +266,7 @@ def apply(
     loaded = record if isinstance(record, Record | LoadedRecord) else load_record(record, strict=strict)
     proto, base_dir = load_source(model)
     plain = plain_record(loaded)
-    notes = check_belongs(plain, proto, base_dir)
+    notes = check_belongs(loaded, proto, base_dir)
     extra = _load_tensors(record, tensors, strict=strict)
     if extra is None or not plain_record(extra).layers:
         extra = Record(header=plain.header or RecordHeader())
@@ -276,7 +276,7 @@ def apply(
                 "are quantized in the QDQ model, so most layers run in float"
             )
     elif plain_record(extra).header is not None:
-        check_belongs(plain_record(extra), proto, base_dir, what="tensors file")
+        check_belongs(extra, proto, base_dir, what="tensors file")
     with blaming_illegal_models(proto, base_dir):
         prepared = prepare_for(loaded, proto, base_dir)
         result = assemble(prepared, loaded, extra, forms, target, notes=notes, strict=strict)

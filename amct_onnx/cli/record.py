@@ -39,7 +39,7 @@ def run_check(arguments: argparse.Namespace, console: Console) -> int:
 def _check_fits(loaded: LoadedRecord, source: Path) -> None:
     """Go as far as applying the record goes, weights excepted."""
     proto, base_dir = load_source(source)
-    check_belongs(loaded.record, proto, base_dir)
+    check_belongs(loaded, proto, base_dir)
     if is_tensors_file(loaded.source):
         tensor_quants(prepare(proto, base_dir).model, loaded, {}, strict=True)
         return

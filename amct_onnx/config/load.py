@@ -31,14 +31,15 @@ def load_request(path: str | os.PathLike[str]) -> Request:
 def parse_request(text: str, *, source: str = "<text>") -> Request:
     """Read the text of a config.
 
-    A JSON object begins with a brace, which no simple config can. Whatever is wrong with single fields is told when
-    the request meets a model (:func:`amct_onnx.config.resolve`), together with what does not fit the model.
+    A JSON object begins with a brace, which no simple config can; a file called .json is JSON whatever it holds.
+    Whatever is wrong with single fields is told when the request meets a model
+    (:func:`amct_onnx.config.resolve`), together with what does not fit the model.
 
     Raises :class:`ConfigError` at the first place where the text is of neither form.
     """
     text = text.removeprefix("\ufeff")
     try:
-        if text.lstrip().startswith(("{", "[")):
+        if text.lstrip().startswith(("{", "[")) or source.lower().endswith(".json"):
             return parse_json(text, source)
         return parse_cfg(text, source)
     except TextError as fault:

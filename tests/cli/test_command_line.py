@@ -140,7 +140,7 @@ def test_the_documented_round_trip_keeps_the_edited_record(here):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (r"sha256: \w+", "sha256: " + "0" * 64, "another model"),
+        (r"sha256: \w+", "sha256: " + "0" * 64, "_record.txt: the record was made for another model"),
         ("recomputable", "modified", "modified"),
         (r'key: "conv"', 'key: "convx"', 'did you mean "conv"'),
         (r"scale_d: \S+", "scale_d: 0", "positive"),

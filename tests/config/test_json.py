@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from amct_onnx.config import (
     resolve,
 )
 from amct_onnx.config.json_text import Value, read_json
+from amct_onnx.config.load import load_request
 from amct_onnx.errors import ConfigError
 from amct_onnx.prototext import Source, TextError
 from tests.config.model_facts import FACTS, only
@@ -500,3 +502,12 @@ def plain(value: Value) -> Any:
     if isinstance(value.data, list):
         return [plain(member) for member in value.data]
     return value.data
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "end of the file"), ("null", "not null"), ("batch_num: 2", "line 1")])
+def test_a_file_called_json_is_json_whatever_it_holds(tmp_path: Path, text: str, words: str) -> None:
+    """An empty one was taken for a simple config without a word, and every layer got its default."""
+    path = tmp_path / "config.JSON"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        resolve(load_request(path), FACTS)
