@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.model import Model
-from amct_onnx.graph.op_table import OpSpec, resolve_constant, spec_of
+from amct_onnx.graph.op_table import OPS, OpSpec, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.base import Refusal
 
@@ -110,6 +110,12 @@ IN_BODY = (
 )
 
 
+_IN_FUNCTION = (
+    "it is a function of the model's own that holds layers, which are not looked into",
+    "inline the model's functions with onnx.inliner.inline_local_functions",
+)
+
+
 def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
     """Survey `model` in graph order.
 
@@ -121,12 +127,16 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
     outputs = model.output_ids()
     layers: list[Layer] = []
     refusals: list[Refusal] = []
+    functions = _functions_with_layers(model)
     for graph in model.graphs():
         in_body = graph is not model.graph
         # A body may not run at all, or many times: what lies in one gives no bias to a layer outside.
         here = {id(node) for node in graph.nodes}
         for node in graph.nodes:
             spec = spec_of(node)
+            if (node.domain or "", node.op) in functions:
+                refusals.append(Refusal(node.name, node.op, *_IN_FUNCTION))
+                continue
             if not spec.has_record:
                 if spec.stays_float is not None and spec.stays_float.applies(node):
                     rule = spec.stays_float
@@ -138,6 +148,24 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
             else:
                 refusals.append(refusal)
     return Survey(tuple(layers), tuple(refusals))
+
+
+def _functions_with_layers(model: Model) -> set[tuple[str, str]]:
+    """Domain and name of the model's functions that hold a layer, or a call of another that does."""
+    calls = {
+        (function.domain, function.name): {(node.domain, node.op_type) for node in function.node}
+        for function in model.proto.functions
+    }
+    found: set[tuple[str, str]] = set()
+    for _ in calls:
+        # Once for each level that functions may call each other on; most models have none.
+        found |= {key for key, called in calls.items() if called & found or any(map(_is_layer_type, called))}
+    return found
+
+
+def _is_layer_type(called: tuple[str, str]) -> bool:
+    domain, name = called
+    return domain in ("", "ai.onnx") and name in OPS and OPS[name].has_record
 
 
 def _refuse(node: Node, spec: OpSpec, skipped: set[str]) -> Refusal | None:

@@ -198,3 +198,22 @@ def test_element_types_spread_where_the_model_is_silent() -> None:
     settle_types(graph)
     assert {node.outputs[0].dtype for node in graph.graph.nodes} == {np.dtype(np.float16)}
     assert [refusal.node for refusal in locate_layers(graph).refusals] == ["Conv_0", "p"]
+
+
+def test_layers_inside_functions_are_reported() -> None:
+    """The call is what a user can name; a function that only calls such a function is one as well."""
+    model = parse(
+        "[o] k = f.outer(x, w) [s] t = f.twice(k) [c] y = MatMul(t, w)",
+        "float[2,4] x",
+        "float[2,4] y",
+        {"w": normal(4, 4)},
+        domains='"f": 1',
+        functions="""
+            <opset_import: ["": 17, "f": 1], domain: "f"> outer (a, w) => (b) { b = f.inner(a, w) }
+            <opset_import: ["": 17], domain: "f"> inner (a, w) => (b) { b = MatMul(a, w) }
+            <opset_import: ["": 17], domain: "f"> twice (a) => (b) { b = Add(a, a) }
+        """,
+    )
+    survey = locate_layers(imported(model))
+    assert [layer.name for layer in survey.layers] == ["c"]
+    assert [(refusal.node, "inline" in refusal.remedy) for refusal in survey.refusals] == [("o", True)]
