@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from amct_onnx.analyse.algorithms.balance import balance_factors
 from amct_onnx.analyse.engine import Calibration
+from amct_onnx.analyse.feeds import walks_once
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.walk import Progress, Watcher, walk
 from amct_onnx.errors import DataError
@@ -87,7 +87,7 @@ def choose_balance(
 def _check_walkable(data: Any) -> None:
     if isinstance(data, Calibration):
         raise DataError("balancing (DMQ) watches input channels, which statistics do not hold; give the data itself")
-    if isinstance(data, Iterator) or hasattr(data, "get_next"):
+    if walks_once(data):
         raise DataError(
             "balancing (DMQ) walks over the data twice, and a generator or reader can be walked once; give a list"
         )

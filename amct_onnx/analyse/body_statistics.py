@@ -7,14 +7,14 @@ onnxruntime-extensions, and data that can be walked once more.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from amct_onnx.analyse.calibration_model import range_model, shared_keys
 from amct_onnx.analyse.engine import Calibration
-from amct_onnx.analyse.feeds import iterate_feeds
+from amct_onnx.analyse.feeds import iterate_feeds, walks_once
 from amct_onnx.analyse.obstacles import Obstacle
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.recorder import RECORDERS
@@ -44,7 +44,7 @@ def obstacle_to_watching(data: Any) -> Obstacle | None:
         )
     if not can_watch():
         return Obstacle(*IN_BODY)
-    if isinstance(data, Iterator) or hasattr(data, "get_next"):
+    if walks_once(data):
         return Obstacle(
             "it lies inside a control-flow body, for which the data is walked again, and a generator or reader can "
             "be walked once",

@@ -15,6 +15,11 @@ from amct_onnx.runtime import InputSpec
 Feed = dict[str, NDArray[Any]]
 
 
+def walks_once(data: Any) -> bool:
+    """Whether the feeds can be walked a single time: a generator, or onnxruntime's CalibrationDataReader."""
+    return isinstance(data, Iterator) or hasattr(data, "get_next")
+
+
 def iterate_feeds(data: Any, inputs: Sequence[InputSpec]) -> Iterator[Feed]:
     """Feeds in the order of `data`, checked against the model.
 
