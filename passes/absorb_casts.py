@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from amct_onnx.graph.edit import Editor, replace_input, replace_output
 from amct_onnx.graph.model import Model
+from amct_onnx.graph.op_table import is_standard
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.insert_ascend import GE_FLOAT16
@@ -27,7 +28,7 @@ class AbsorbCasts:
         """Remove them."""
         editor = Editor(model)
         changed: list[str] = []
-        for node in [node for node in model.nodes() if node.op == "Cast"]:
+        for node in [node for node in model.nodes() if node.op == "Cast" and is_standard(node)]:
             if _enters(editor, node):
                 for reader in list(node.outputs[0].outputs):
                     replace_input(reader, 0, node.inputs[0])

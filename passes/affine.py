@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from amct_onnx.graph.model import Model, constant_array
-from amct_onnx.graph.op_table import known_constant, resolve_constant
+from amct_onnx.graph.op_table import is_standard, known_constant, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.tensor_facts import rank_and_channels
@@ -138,12 +138,12 @@ class AffineReader:
 
 def is_norm(node: Node) -> bool:
     """Whether the node is a BatchNormalization."""
-    return bool(node.op == "BatchNormalization" and node.domain in (None, "", "ai.onnx"))
+    return bool(node.op == "BatchNormalization" and is_standard(node))
 
 
 def constant_operand(node: Node, data: Tensor) -> Tensor | None:
     """The constant that the node multiplies `data` by, divides it by, adds to it or subtracts; or subtracts it from."""
-    if node.op not in _ARITHMETIC or node.domain not in (None, "", "ai.onnx") or len(node.inputs) != 2:
+    if node.op not in _ARITHMETIC or not is_standard(node) or len(node.inputs) != 2:
         return None
     first, second = node.inputs
     if first is data:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.edit import Editor, replace_input
 from amct_onnx.graph.model import Model, constant_array
-from amct_onnx.graph.op_table import known_constant, rank_of, resolve_constant, spec_of
+from amct_onnx.graph.op_table import is_standard, known_constant, rank_of, resolve_constant, spec_of
 from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
@@ -226,7 +226,7 @@ def _step(node: Node, axis: int, reach: int) -> _Step | None:
     """
     if spec_of(node).is_homogeneous:
         return _Step()
-    if node.domain not in (None, "", "ai.onnx"):
+    if not is_standard(node):
         return None
     constants = tuple(index for index, tensor in enumerate(node.inputs) if _is_float_constant(tensor))
     if node.op in ("Add", "Sub", "Mul") and len(constants) == 1:

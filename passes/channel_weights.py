@@ -8,7 +8,7 @@ import numpy as np
 
 from amct_onnx.graph.edit import append_input, drop_attributes, replace_input
 from amct_onnx.graph.model import Model, constant_array
-from amct_onnx.graph.op_table import known_constant, rank_of, resolve_constant
+from amct_onnx.graph.op_table import is_standard, known_constant, rank_of, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Variable
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.affine import Affine, Layout
@@ -21,7 +21,7 @@ SHARED = "the layer shares its weights with another node"
 
 def weight_of(node: Node) -> Constant | None:
     """The constant weight of a layer that can take a factor; None for other nodes."""
-    if node.op not in BIASED | {"MatMul"} or node.domain not in (None, "", "ai.onnx") or len(node.inputs) < 2:
+    if node.op not in BIASED | {"MatMul"} or not is_standard(node) or len(node.inputs) < 2:
         return None
     weight = resolve_constant(node.inputs[1])
     if weight is None:

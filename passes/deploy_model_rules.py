@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from amct_onnx.graph.model import Graph, Model
+from amct_onnx.graph.op_table import is_standard
 from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.passes.deploy_findings import DeployFinding
 
@@ -62,7 +63,7 @@ def operator_findings(model: Model) -> Iterator[DeployFinding]:
     """Every operator must be ONNX's own, or one of the three that quantize."""
     for graph in model.graphs():
         for node in graph.nodes:
-            if node.domain not in (None, "", "ai.onnx"):
+            if not is_standard(node):
                 yield DeployFinding(
                     "operator",
                     node.name,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from amct_onnx.graph.edit import Editor
 from amct_onnx.graph.model import Model
+from amct_onnx.graph.op_table import is_standard
 from amct_onnx.passes.base import PassResult
 
 
@@ -20,7 +21,7 @@ class DropDeadConstants:
         # Bodies read what stands outside of them, never the other way round.
         for graph in reversed(list(model.graphs())):
             for node in reversed(graph.nodes):
-                if node.op not in ("Constant", "Identity") or node.domain not in (None, "", "ai.onnx"):
+                if node.op not in ("Constant", "Identity") or not is_standard(node):
                     continue
                 result = node.outputs[0]
                 is_kept = result.outputs or editor.is_output(result) or editor.is_body_output(result)

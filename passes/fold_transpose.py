@@ -9,7 +9,7 @@ import numpy as np
 
 from amct_onnx.graph.edit import Editor, replace_input
 from amct_onnx.graph.model import Model, constant_array
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import is_standard, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
@@ -62,7 +62,7 @@ class FoldTranspose:
 
 
 def _is_transpose(node: Node) -> bool:
-    return bool(node.op == "Transpose" and node.domain in (None, "", "ai.onnx"))
+    return bool(node.op == "Transpose" and is_standard(node))
 
 
 def _is_public(editor: Editor, tensor: Tensor) -> bool:

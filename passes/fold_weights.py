@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from amct_onnx.graph.edit import Editor, replace_input
 from amct_onnx.graph.model import Model, constant_array
-from amct_onnx.graph.op_table import resolve_constant, spec_of
+from amct_onnx.graph.op_table import is_standard, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
@@ -59,7 +59,7 @@ class _Folder:
 
     def fold(self, node: Node) -> bool:
         spec = spec_of(node)
-        if not (spec.has_record or (node.op in _READERS and node.domain in (None, "", "ai.onnx"))):
+        if not (spec.has_record or (node.op in _READERS and is_standard(node))):
             return False
         limit = _MOST_VALUES if spec.has_record else _MOST_VALUES_BESIDE_LAYERS
         is_folded = False
@@ -120,7 +120,7 @@ def _chain(tensor: Tensor) -> list[Node] | None:
             return False
         if id(producer) in seen:
             return True
-        is_foldable = producer.op in FOLDED and producer.domain in (None, "", "ai.onnx") and producer.origin is not None
+        is_foldable = producer.op in FOLDED and is_standard(producer) and producer.origin is not None
         if not is_foldable or len(seen) >= _LONGEST:
             return False
         seen.add(id(producer))

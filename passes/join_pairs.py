@@ -10,7 +10,7 @@ import numpy as np
 
 from amct_onnx.graph.edit import Editor, replace_input
 from amct_onnx.graph.model import Model
-from amct_onnx.graph.op_table import resolve_constant, scalar_constant
+from amct_onnx.graph.op_table import is_standard, resolve_constant, scalar_constant
 from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.base import PassResult
@@ -36,7 +36,7 @@ class JoinPairs:
         in_bodies = model.body_node_ids()
         changed: list[str] = []
         for node in model.graph.nodes:
-            found = _find(editor, node) if node.op in ("Mul", "Add") else None
+            found = _find(editor, node) if node.op in ("Mul", "Add") and is_standard(node) else None
             if found is None or any(id(member) in in_bodies for member in found.behind):
                 continue
             _join(model, editor, node, found)

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from amct_onnx.graph.edit import Editor, replace_input, replace_output
 from amct_onnx.graph.model import Graph, Model, constant_array
-from amct_onnx.graph.op_table import Kernel, known_constant, resolve_constant, spec_of
+from amct_onnx.graph.op_table import Kernel, is_standard, known_constant, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.base import PassResult
@@ -158,7 +158,7 @@ def _lifted_kind(node: Node) -> np.dtype[np.generic] | None:
     """The element type of a node that can be lifted."""
     spec = spec_of(node)
     is_simple = spec.has_record or spec.kernel in _KERNELS or node.op in _MORE_INPUTS
-    if not is_simple or node.domain not in (None, "", "ai.onnx") or len(node.outputs) != 1:
+    if not is_simple or not is_standard(node) or len(node.outputs) != 1:
         return None
     tensors = [node.inputs[index] for index in _float_inputs(node)]
     known = [_type_of(tensor) for tensor in (*tensors, *node.outputs)]

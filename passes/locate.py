@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.model import Model
-from amct_onnx.graph.op_table import OPS, OpSpec, resolve_constant, spec_of
+from amct_onnx.graph.op_table import OPS, OpSpec, is_standard, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.base import Refusal
 
@@ -106,7 +106,7 @@ class Survey:
 
 IN_BODY = (
     "it lies inside a control-flow body, where only observers see what it reads",
-    "pip install 'amct_onnx[dropin]'",
+    "pip install onnxruntime-extensions",
 )
 
 
@@ -157,9 +157,10 @@ def _functions_with_layers(model: Model) -> set[tuple[str, str]]:
         for function in model.proto.functions
     }
     found: set[tuple[str, str]] = set()
-    for _ in calls:
-        # Once for each level that functions may call each other on; most models have none.
-        found |= {key for key, called in calls.items() if called & found or any(map(_is_layer_type, called))}
+    more = {key for key, called in calls.items() if any(map(_is_layer_type, called))}
+    while more:
+        found |= more
+        more = {key for key, called in calls.items() if key not in found and called & more}
     return found
 
 
@@ -194,7 +195,7 @@ def _matmul_bias(
     if len(product.outputs) != 1 or id(product) in outputs:
         return None, None
     add = product.outputs[0]
-    if id(add) not in here or add.op != "Add" or add.domain not in (None, "", "ai.onnx") or len(add.inputs) != 2:
+    if id(add) not in here or add.op != "Add" or not is_standard(add) or len(add.inputs) != 2:
         return None, None
     other = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
     bias = resolve_constant(other)

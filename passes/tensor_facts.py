@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import is_standard, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Tensor
 
 _KEEPS_SHAPE = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoid", "Tanh", "Elu", "Softmax"})
@@ -43,7 +43,7 @@ def _own_facts(tensor: Tensor) -> tuple[int, int | None] | None:
         size = tensor.shape[1] if len(tensor.shape) > 1 else None
         return len(tensor.shape), size if isinstance(size, int) else None
     node = tensor.inputs[0] if tensor.inputs else None
-    if node is None or node.op not in _MAKES_CHANNELS or node.domain not in (None, "", "ai.onnx"):
+    if node is None or node.op not in _MAKES_CHANNELS or not is_standard(node):
         return None
     weight = resolve_constant(node.inputs[1])
     return None if weight is None else (len(weight.shape), _conv_channels(node, weight))
@@ -51,7 +51,7 @@ def _own_facts(tensor: Tensor) -> tuple[int, int | None] | None:
 
 def _shaping_input(node: Node, constants: list[Sequence[int]]) -> Tensor | None:
     """The input whose rank and channels the node's result has; a constant beside it goes to `constants`."""
-    if node.domain not in (None, "", "ai.onnx"):
+    if not is_standard(node):
         return None
     if node.op in _KEEPS_SHAPE | _KEEPS_RANK:
         return node.inputs[0]

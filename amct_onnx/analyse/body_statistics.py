@@ -19,7 +19,7 @@ from amct_onnx.analyse.obstacles import Obstacle
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.recorder import RECORDERS
 from amct_onnx.analyse.statistics import TensorStatistics
-from amct_onnx.analyse.walk import Progress
+from amct_onnx.analyse.walk import Progress, is_empty
 from amct_onnx.passes.locate import IN_BODY, Layer
 from amct_onnx.rewrite import Prepared
 from amct_onnx.runtime import fetch, input_specs, open_session
@@ -84,7 +84,8 @@ def watch_bodies(
     session = open_session(made.model, options=session_options(RECORDERS))
     RECORDERS.forget(made.recorder)
     outputs = [output.name for output in session.get_outputs()]
-    items = islice(iterate_feeds(data, input_specs(session)), feeds)
+    inputs = input_specs(session)
+    items = islice((feed for feed in iterate_feeds(data, inputs) if not is_empty(feed, inputs)), feeds)
     for feed in progress(items) if progress else items:
         fetch(session, outputs, feed)
     seen = RECORDERS.take(made.recorder)

@@ -203,4 +203,4 @@ def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
-        raise UsageError("reading images needs Pillow: pip install 'amct_onnx[images]'") from error
+        raise UsageError("reading images needs Pillow: pip install Pillow") from error

@@ -75,7 +75,7 @@ def walk(
     feeds = iterate_feeds(data, inputs)
     try:
         for number, feed in enumerate(progress(feeds) if progress else feeds):
-            if _is_empty(feed, inputs):
+            if is_empty(feed, inputs):
                 continue
             opened = opened or _Opened(proto, base_dir, watchers, fed, feed)
             try:
@@ -98,7 +98,7 @@ def walk(
     return Walk(count, tuple(samples), opened.not_float, opened.other_floats)
 
 
-def _is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:
+def is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:
     """Whether a feed is a batch of nothing: every array whose first size is free has none; a cache may be empty."""
     batches = [
         len(feed[spec.name]) for spec in inputs if feed[spec.name].ndim and not isinstance((*spec.shape, None)[0], int)

@@ -15,7 +15,7 @@ import numpy as np
 from amct_onnx.analyse.algorithms.uniform import squared_error
 from amct_onnx.analyse.statistics import Distribution
 from amct_onnx.graph import Tensor
-from amct_onnx.graph.op_table import resolve_constant, scalar_constant
+from amct_onnx.graph.op_table import is_standard, resolve_constant, scalar_constant
 
 _WORST = 1.26
 """Squared error may grow by 1 dB, since other output forms use the same scale and gain nothing."""
@@ -32,7 +32,7 @@ class Shift:
 def find_shift(tensor: Tensor, paired: Container[str]) -> Shift | None:
     """The addition of one number that makes `tensor`, where its other operand is among the `paired` names."""
     add = tensor.inputs[0] if tensor.inputs else None
-    if add is None or add.op != "Add":
+    if add is None or add.op != "Add" or not is_standard(add):
         return None
     for before, other in (tuple(add.inputs), tuple(add.inputs)[::-1]):
         number = scalar_constant(other)

@@ -121,9 +121,14 @@ class OpSpec:
     stays_float: Rule | None = None
 
 
+def is_standard(node: Node) -> bool:
+    """Whether the node is of ONNX's own operator set, where its type means what ONNX says."""
+    return node.domain in (None, "", "ai.onnx")
+
+
 def spec_of(node: Node) -> OpSpec:
     """The table row of a node; operators of other domains and unknown ones are float."""
-    if node.domain not in (None, "", "ai.onnx"):
+    if not is_standard(node):
         return _FLOAT
     return OPS.get(node.op, _FLOAT)
 
@@ -145,7 +150,7 @@ def resolve_constant(tensor: Tensor) -> Constant | None:
     """The constant behind a tensor, through Constant and Identity nodes; None when it is computed."""
     while not isinstance(tensor, Constant):
         producer = tensor.inputs[0] if tensor.inputs else None
-        if producer is None or producer.domain not in (None, "", "ai.onnx"):
+        if producer is None or not is_standard(producer):
             return None
         if producer.op == "Constant":
             value = producer.attrs.get("value")

@@ -21,7 +21,7 @@ try:
     from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 except ImportError as error:
     raise UsageError(
-        "amct_onnx.AMCT_SO needs onnxruntime-extensions; install it with: pip install 'amct_onnx[dropin]'"
+        "amct_onnx.AMCT_SO needs onnxruntime-extensions; install it with: pip install onnxruntime-extensions"
     ) from error
 
 _NOTHING = np.zeros(0, np.float32)

@@ -158,5 +158,5 @@ def test_options_that_mean_nothing(options, words: str) -> None:
 
 def test_without_pillow(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(UsageError, match=re.escape("needs Pillow: pip install 'amct_onnx[images]'")):
+    with pytest.raises(UsageError, match=re.escape("needs Pillow: pip install Pillow")):
         ImageFeeds(tmp_path)

@@ -102,6 +102,12 @@ def test_one_call_sees_what_the_loop_sees(folder):
     assert result.model("ascend").graph.SerializeToString() == saved.graph.SerializeToString()
 
 
+def test_empty_batches_take_no_place_inside_either(folder):
+    empty = {"x": np.zeros((0, 3, 4, 4), np.float32), "c": np.array(True)}
+    with_empty = [empty, empty, *some_feeds()]
+    assert amct_onnx.quantize("model.onnx", with_empty).record == amct_onnx.quantize("model.onnx", some_feeds()).record
+
+
 def test_statistics_hold_what_was_seen_inside(folder):
     once = amct_onnx.quantize("model.onnx", some_feeds())
     amct_onnx.save_calibration(once.calibration, "seen.npz")
@@ -136,7 +142,7 @@ def test_without_the_extra_the_reason_is_what_installs_it(folder, monkeypatch):
     monkeypatch.setattr(body_statistics, "can_watch", lambda: False)
     result = amct_onnx.quantize("model.onnx", some_feeds())
     remedies = {refusal.node: refusal.remedy for refusal in result.report.refusals}
-    assert remedies == dict.fromkeys(("b", "e", "g"), "pip install 'amct_onnx[dropin]'")
+    assert remedies == dict.fromkeys(("b", "e", "g"), "pip install onnxruntime-extensions")
     before = amct_onnx.quantize("model.onnx", result.calibration)
     assert {refusal.node for refusal in before.report.refusals} == {"b", "e", "g"}
 

@@ -333,7 +333,7 @@ def test_without_the_extra_the_error_is_the_line_that_installs_it():
     """
     done = run_python(script)
     assert done.stdout.strip() == (
-        "amct_onnx.AMCT_SO needs onnxruntime-extensions; install it with: pip install 'amct_onnx[dropin]'"
+        "amct_onnx.AMCT_SO needs onnxruntime-extensions; install it with: pip install onnxruntime-extensions"
     )
 
 

@@ -141,3 +141,17 @@ def test_a_pair_of_the_source_keeps_its_range(op: str, number: float) -> None:
     behind = first * constants["k"] if op == "Mul" else first + constants["k"]
     want = np.clip(np.rint(behind / constants["t"]), -128, 127) * constants["t"]
     np.testing.assert_allclose(run(proto, {"x": x}, optimized=False)[0], want, rtol=1e-6)
+
+
+def test_an_add_of_another_domain_is_not_onnx_add() -> None:
+    """It stands between two pairs all the same, and what it computes nobody knows."""
+    model = parse(
+        "[L] s = Conv(x, a) m = custom.Add(s, k) [M] y = Conv<pads = [1, 1, 1, 1]>(m, b)",
+        IMAGE,
+        ANY,
+        CONVS | {"k": np.array(0.25, np.float32)},
+        domains='"custom": 1',
+    )
+    quants = {name: LayerQuant(TensorQuant(0.05, -3), np.array([0.02], np.float32)) for name in "LM"}
+    proto = rewrite(prepare(model, None), quants, OutputForm.QDQ, pairs={"s": QUANT})[0].to_proto()
+    assert "Add" in operators(proto)
