@@ -11,7 +11,15 @@ from amct_onnx.graph.op_table import is_standard
 from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.passes.deploy_findings import DeployFinding
 
-ASCEND_OPERATORS = frozenset({"AscendQuant", "AscendDequant", "AscendAntiQuant"})
+ASCEND_OPERATORS = frozenset(
+    {
+        "AscendQuant",
+        "AscendDequant",
+        "AscendAntiQuant",
+        "BasicLSTMInplaceFillWindowCache",
+        "BasicGRUInplaceFillWindowCache",
+    }
+)
 OLDEST_OPSET, NEWEST_OPSET = 8, 22
 """The compiler knows these operators in the default domain, for these operator sets."""
 
@@ -60,7 +68,7 @@ def _sizes(tensor: Tensor) -> str:
 
 
 def operator_findings(model: Model) -> Iterator[DeployFinding]:
-    """Every operator must be ONNX's own, or one of the three that quantize."""
+    """Every operator must be ONNX's own, or one of those that quantize."""
     for graph in model.graphs():
         for node in graph.nodes:
             if not is_standard(node):

@@ -9,7 +9,7 @@ import numpy as np
 
 from amct_onnx.graph.edit import Editor, replace_input
 from amct_onnx.graph.model import Model
-from amct_onnx.graph.parts import Node
+from amct_onnx.graph.parts import Node, Tensor
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_ascend import quant_node
@@ -31,19 +31,23 @@ class InsertAntiQuants:
         editor = Editor(model)
         for site in InputSites(model, ()).at(self.inputs):
             quant = quant_node(model, site.stem, site.tensor, self.inputs[site.key])
-            result = model.new_tensor(f"{site.stem}.anti_quant.output0", np.dtype(np.float32))
-            anti = Node(
-                "AscendAntiQuant",
-                f"{site.stem}.anti_quant",
-                attrs={
-                    "scale": float(np.float32(self.inputs[site.key].scale)),
-                    "offset": quant.attrs["offset"],
-                    "dst_type": quant.attrs["dst_type"],
-                },
-                inputs=[quant.outputs[0]],
-                outputs=[result],
-            )
-            replace_input(site.node, site.index, result)
+            anti = anti_quant_node(model, site.stem, quant.outputs[0], self.inputs[site.key])
+            replace_input(site.node, site.index, anti.outputs[0])
             editor.insert_before(site.node, [quant, anti])
         editor.commit()
         return PassResult(tuple(self.inputs))
+
+
+def anti_quant_node(model: Model, stem: str, integers: Tensor, quant: TensorQuant) -> Node:
+    """An AscendAntiQuant ``stem.anti_quant`` on the result of an AscendQuant, not placed yet."""
+    return Node(
+        "AscendAntiQuant",
+        f"{stem}.anti_quant",
+        attrs={
+            "scale": float(np.float32(quant.scale)),
+            "offset": float(quant.offset),
+            "dst_type": f"INT{quant.bits}",
+        },
+        inputs=[integers],
+        outputs=[model.new_tensor(f"{stem}.anti_quant.output0", np.dtype(np.float32))],
+    )

@@ -31,6 +31,7 @@ class Observation:
 
     Attributes:
         node: the layer that reads it, or something computed from it; the observer stands before this node.
+        is_result: the tensor is a result of `node`, and the observer stands behind it.
         tensor: the tensor.
         key: what the recorder calls it.
         factor: what to multiply the values with first, in a shape that broadcasts; None for nothing.
@@ -44,6 +45,7 @@ class Observation:
     factor: Array | None = None
     channels: int = 0
     axis: int = 0
+    is_result: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class InsertObservers:
         ends: list[Tensor] = []
         for observation in self.observations:
             nodes = self._observers(model, observation)
-            editor.insert_before(observation.node, nodes)
+            place = editor.insert_after if observation.is_result else editor.insert_before
+            place(observation.node, nodes)
             if id(observation.node) not in bodies:
                 ends.append(nodes[-1].outputs[0])
         for node in model.graph.nodes:

@@ -11,6 +11,7 @@ from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import OPS, OpSpec, is_standard, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.base import Refusal
+from amct_onnx.passes.recurrent import RecurrentLayer, recurrent_layer
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,25 @@ class Layer:
 
 @dataclass(frozen=True)
 class Survey:
-    """All candidates of a model: the layers to quantize and the refusals."""
+    """All candidates of a model: the layers to quantize, the recurrent ones apart, and the refusals."""
 
     layers: tuple[Layer, ...]
     refusals: tuple[Refusal, ...]
+    recurrent: tuple[RecurrentLayer, ...] = ()
+
+    @property
+    def all_layers(self) -> tuple[Layer | RecurrentLayer, ...]:
+        """Every layer that can be quantized."""
+        return (*self.layers, *self.recurrent)
 
     def outside_bodies(self) -> Survey:
         """The same with the layers inside control-flow bodies refused, for those who cannot see into bodies."""
-        inside = [Refusal(layer.name, layer.op_type, *IN_BODY) for layer in self.layers if layer.in_body]
-        return Survey(tuple(layer for layer in self.layers if not layer.in_body), (*self.refusals, *inside))
+        inside = [Refusal(layer.name, layer.op_type, *IN_BODY) for layer in self.all_layers if layer.in_body]
+        return Survey(
+            tuple(layer for layer in self.layers if not layer.in_body),
+            (*self.refusals, *inside),
+            tuple(layer for layer in self.recurrent if not layer.in_body),
+        )
 
 
 IN_BODY = (
@@ -127,6 +138,7 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
     outputs = model.output_ids()
     layers: list[Layer] = []
     refusals: list[Refusal] = []
+    recurrent: list[RecurrentLayer] = []
     functions = _functions_with_layers(model)
     for graph in model.graphs():
         in_body = graph is not model.graph
@@ -143,11 +155,13 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
                     refusals.append(Refusal(node.name, node.op, rule.reason, rule.remedy))
                 continue
             refusal = _refuse(node, spec, skipped)
-            if refusal is None:
-                layers.append(replace(_layer(node, spec, outputs, here), in_body=in_body))
-            else:
+            if refusal is not None:
                 refusals.append(refusal)
-    return Survey(tuple(layers), tuple(refusals))
+            elif spec.gates:
+                recurrent.append(recurrent_layer(node, in_body=in_body))
+            else:
+                layers.append(replace(_layer(node, spec, outputs, here), in_body=in_body))
+    return Survey(tuple(layers), tuple(refusals), tuple(recurrent))
 
 
 def _functions_with_layers(model: Model) -> set[tuple[str, str]]:

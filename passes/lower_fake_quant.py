@@ -106,7 +106,7 @@ class LowerAntiQuants:
     def run(self, model: Model) -> PassResult:
         """Replace the nodes."""
         editor = Editor(model)
-        antis = [node for node in model.graph.nodes if node.op == "AscendAntiQuant"]
+        antis = [node for node in model.nodes() if node.op == "AscendAntiQuant"]
         for node in antis:
             lower_anti_quant(model, editor, node, node.inputs[0], "fakeantiquant")
         editor.commit()

@@ -44,7 +44,7 @@ class LowerToIntegers:
         inputs = QuantizedInputs(model, editor)
         for dequant in dequants:
             _Layer(model, editor, dequant, quants, inputs).lower()
-        for node in [node for node in model.graph.nodes if node.op == "AscendAntiQuant"]:
+        for node in [node for node in model.nodes() if node.op == "AscendAntiQuant"]:
             lower_anti_quant(model, editor, node, inputs.centred(_quant_of(node, quants)), "simulated.anti_quant")
         for node in quants.values():
             editor.remove(node)

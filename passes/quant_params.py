@@ -75,6 +75,36 @@ class LayerQuant:
         return truncate_to_19_bits(scale) if self.force_fp16 else scale
 
 
+@dataclass(frozen=True)
+class RecurrentQuant:
+    """Quantization of one recurrent layer.
+
+    Attributes:
+        data: its data input.
+        hidden: its hidden state.
+        weight_scale: of W, float32 [gates] or [rows] over all directions.
+        recurrence_scale: of R, likewise.
+        weight_bits: 8.
+        force_fp16: as of :class:`LayerQuant`.
+    """
+
+    data: TensorQuant
+    hidden: TensorQuant
+    weight_scale: NDArray[np.float32]
+    recurrence_scale: NDArray[np.float32]
+    weight_bits: int = 8
+    force_fp16: bool = False
+
+    @property
+    def accumulator_scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """``scale_w * scale_d`` and ``scale_r * scale_h``, both of one length, as float32."""
+        size = max(self.weight_scale.size, self.recurrence_scale.size)
+        pairs = ((self.weight_scale, self.data), (self.recurrence_scale, self.hidden))
+        scales = [np.repeat(scale, size // scale.size) * np.float32(quant.scale) for scale, quant in pairs]
+        first, second = (truncate_to_19_bits(scale) if self.force_fp16 else scale for scale in scales)
+        return first, second
+
+
 def truncate_to_19_bits(scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """Sign, 8 bits of exponent and 10 of mantissa; the rest is cut off, not rounded."""
     return np.asarray((scale.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))

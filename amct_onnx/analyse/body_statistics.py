@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from amct_onnx.analyse.calibration_model import range_model, shared_keys
+from amct_onnx.analyse.calibration_model import range_model, shared_keys, state_key
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.feeds import iterate_feeds, walks_once
 from amct_onnx.analyse.obstacles import Obstacle
@@ -21,6 +21,7 @@ from amct_onnx.analyse.recorder import RECORDERS
 from amct_onnx.analyse.statistics import TensorStatistics
 from amct_onnx.analyse.walk import Progress, is_empty
 from amct_onnx.passes.locate import IN_BODY, Layer
+from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.rewrite import Prepared
 from amct_onnx.runtime import fetch, input_specs, open_session
 
@@ -55,7 +56,7 @@ def obstacle_to_watching(data: Any) -> Obstacle | None:
 
 def watch_bodies(
     prepared: Prepared,
-    layers: Sequence[Layer],
+    layers: Sequence[Layer | RecurrentLayer],
     options: PlanOptions,
     data: Any,
     *,
@@ -90,4 +91,6 @@ def watch_bodies(
         fetch(session, outputs, feed)
     seen = RECORDERS.take(made.recorder)
     keys = shared_keys(layers)
-    return {statistics_key(layer.name): seen[keys[layer.name]] for layer in layers if keys[layer.name] in seen}
+    found = {statistics_key(layer.name): keys[layer.name] for layer in layers}
+    found.update({state_key(layer.name): state_key(layer.name) for layer in layers})
+    return {name: seen[key] for name, key in found.items() if key in seen}

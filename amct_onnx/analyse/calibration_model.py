@@ -23,6 +23,7 @@ from amct_onnx.graph.shapes import infer_types
 from amct_onnx.passes.insert_observers import DOMAIN, InsertObservers, Observation
 from amct_onnx.passes.locate import Layer
 from amct_onnx.passes.qdq_placement import output_bounds
+from amct_onnx.passes.recurrent import HIDDEN, RecurrentLayer
 from amct_onnx.rewrite import Prepared
 
 METADATA = "amct_onnx.calibration"
@@ -56,11 +57,15 @@ class CalibrationModel:
 
 @dataclass(frozen=True)
 class _Target:
-    """Something to watch, in the prepared model: the key of its record entry, a reading node, the tensor it reads."""
+    """Something to watch, in the prepared model: the key of its record entry, a reading node, the tensor it reads.
+
+    A recurrent layer's hidden states are shown under one key; some of them are its results.
+    """
 
     name: str
     node: Node
     tensor: Tensor
+    is_result: bool = False
 
 
 def balance_model(
@@ -87,13 +92,14 @@ def balance_model(
 
 def range_model(
     prepared: Prepared,
-    layers: Sequence[Layer],
+    layers: Sequence[Layer | RecurrentLayer],
     inputs: Sequence[InputWish],
     options: PlanOptions,
     record: str,
     sha256: str,
 ) -> CalibrationModel:
     """A model whose runs give the activation scales of `layers` and of single `inputs`."""
+    recurrent = [layer for layer in layers if isinstance(layer, RecurrentLayer)]
     targets = [_Target(layer.name, layer.node, layer.activation) for layer in layers]
     choices = [options.of(layer.name).activation for layer in layers]
     targets += [_Target(wish.site.key, wish.site.node, wish.site.tensor) for wish in inputs]
@@ -103,17 +109,34 @@ def range_model(
         WatchedRange(target.name, keys[target.name], choice, Bounds(*output_bounds(target.tensor)))
         for target, choice in zip(targets, choices, strict=True)
     )
+    ranges += tuple(
+        WatchedRange(layer.name, state_key(layer.name), options.of(layer.name).activation, Bounds(), is_state=True)
+        for layer in recurrent
+    )
     settings = RecorderSettings(record, options.feeds or 1, ranges=ranges, force_fp16=options.force_fp16)
+    states = [target for layer in recurrent for target in _state_targets(layer)]
     divided = {target.name: prepared.divided.get(target.tensor.name) for target in targets}
 
     def observe(observation: Observation) -> Observation:
-        change = divided[observation.key]
+        change = divided.get(observation.key)
         return observation if change is None else replace(observation, factor=change.inverse)
 
-    return _calibration_model(prepared, targets, settings, sha256, observe)
+    return _calibration_model(prepared, targets, settings, sha256, observe, states)
 
 
-def shared_keys(layers: Iterable[Layer]) -> dict[str, str]:
+def state_key(layer: str) -> str:
+    """What a recurrent layer's hidden states are shown as, and where a calibration keeps their statistics."""
+    return f"state of {layer}"
+
+
+def _state_targets(layer: RecurrentLayer) -> list[_Target]:
+    """All of the layer's hidden states that can be seen, under one key."""
+    results = {id(tensor) for tensor in layer.node.outputs}
+    key = state_key(layer.name)
+    return [_Target(key, layer.node, tensor, is_result=id(tensor) in results) for tensor in layer.states]
+
+
+def shared_keys(layers: Iterable[Layer | RecurrentLayer]) -> dict[str, str]:
     """Name of each layer -> the key under which its data input is observed."""
     return _keys([_Target(layer.name, layer.node, layer.activation) for layer in layers])
 
@@ -130,8 +153,9 @@ def _calibration_model(
     settings: RecorderSettings,
     sha256: str,
     observe: Callable[[Observation], Observation],
+    states: Sequence[_Target] = (),
 ) -> CalibrationModel:
-    """The source with names for all nodes, and an observer for each tensor that a target reads."""
+    """The source with names for all nodes, and an observer for each tensor that a target reads, and for each state."""
     proto, base_dir = prepared.model.proto, prepared.model.base_dir
     model = import_model(proto, base_dir)
     name_nodes(model)
@@ -141,11 +165,13 @@ def _calibration_model(
     tensors = {tensor.name: tensor for tensor in _tensors(model)}
     observed = set(_keys(targets).values())
     observations = []
-    for target in targets:
-        if target.name in observed:
-            name = prepared.origin_of(target.tensor.name).name
-            node = nodes[target.node.name]
-            observations.append(observe(Observation(node, tensors.get(name, node.inputs[0]), target.name)))
+    for target in (*(target for target in targets if target.name in observed), *states):
+        name = prepared.origin_of(target.tensor.name).name
+        node = nodes[target.node.name]
+        seen = tensors.get(name, node.inputs[0])
+        if target in states:
+            seen = _state_of(node, target)
+        observations.append(observe(Observation(node, seen, target.name, is_result=target.is_result)))
     recorder = settings.identity(sha256)
     InsertObservers(recorder, settings.to_json(), observations, infer_types(proto, base_dir)).run(model)
     after = _names(model)
@@ -153,6 +179,13 @@ def _calibration_model(
     mark = {"source_sha256": sha256, "batch_num": settings.batch_num, "nodes": added[0], "constants": added[1]}
     model.metadata[METADATA] = json.dumps(mark, separators=(",", ":"))
     return CalibrationModel(build(model), recorder)
+
+
+def _state_of(node: Node, target: _Target) -> Tensor:
+    """The hidden state that a target means, in the source."""
+    if not target.is_result:
+        return node.inputs[HIDDEN]
+    return next(tensor for tensor in node.outputs if tensor.name == target.tensor.name)
 
 
 def _tensors(model: Model) -> Iterable[Tensor]:

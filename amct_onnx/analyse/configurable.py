@@ -18,6 +18,7 @@ from amct_onnx.config import (
 from amct_onnx.graph import Model
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.passes.locate import Layer, locate_layers
+from amct_onnx.passes.recurrent import RecurrentLayer
 
 
 def model_facts(model: Model) -> ModelFacts:
@@ -25,7 +26,7 @@ def model_facts(model: Model) -> ModelFacts:
     survey = locate_layers(model)
     nodes = [node for graph in model.graphs() for node in graph.nodes]
     return ModelFacts(
-        layers={layer.name: _configurable(layer) for layer in survey.layers},
+        layers={layer.name: _configurable(layer) for layer in survey.all_layers},
         refused={refusal.node: refusal.reason for refusal in survey.refusals},
         nodes={node.name: node.op for node in nodes},
         inputs={
@@ -72,7 +73,17 @@ def is_limited(layer: Layer) -> bool:
     return _kernel_rank(layer) in layer.spec.config.limited
 
 
-def _configurable(layer: Layer) -> ConfigurableLayer:
+def _configurable(layer: Layer | RecurrentLayer) -> ConfigurableLayer:
+    if isinstance(layer, RecurrentLayer):
+        return ConfigurableLayer(
+            name=layer.name,
+            op_type=layer.op_type,
+            has_weight=True,
+            per_channel=layer.spec.per_channel,
+            activation_bits=layer.spec.act_bits,
+            weight_bits=layer.spec.weight_bits,
+            balance=False,
+        )
     facts, rank, limited = layer.spec.config, _kernel_rank(layer), is_limited(layer)
     return ConfigurableLayer(
         name=layer.name,

@@ -19,6 +19,7 @@ class PlanOptions:
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul, too, where a layer does not say.
         reduce_range: use half the integer range for weights, chosen by ARQ (see ``--reduce-range``).
         qdq_tensors: also plan what only the QDQ form quantizes.
+        for_ascend: leave float what the ascend form cannot hold.
         feeds: how many feeds to calibrate with, which the data must hold; None for all it holds.
         tensors: inputs of nodes to quantize besides the layers.
         force_fp16: round activation scales to float16 precision, for devices that compute in float16.
@@ -30,6 +31,7 @@ class PlanOptions:
     gemm_per_channel: bool = False
     reduce_range: bool = False
     qdq_tensors: bool = True
+    for_ascend: bool = True
     feeds: int | None = None
     tensors: tuple[TensorOptions, ...] = ()
     force_fp16: bool = False

@@ -12,6 +12,7 @@ import numpy as np
 from amct_onnx.analyse.algorithms import Bounds, choose_activation
 from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.body_statistics import obstacle_to_watching, statistics_key, watch_bodies
+from amct_onnx.analyse.calibration_model import state_key
 from amct_onnx.analyse.configurable import within_limits
 from amct_onnx.analyse.engine import Calibration, calibrate
 from amct_onnx.analyse.input_wishes import InputWish, find_inputs, in_source
@@ -24,6 +25,14 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.recurrent_scales import (
+    complete_entry,
+    computed_states,
+    input_scale,
+    joined_states,
+    recurrent_obstacle,
+    state_scale,
+)
 from amct_onnx.analyse.statistics import Distribution, TensorStatistics
 from amct_onnx.analyse.walk import Progress, check_enough
 from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
@@ -37,6 +46,7 @@ from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, Survey, locate_layers
 from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, runs_on_integers, scale_source
+from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.record import LayerRecord, Record, RecordHeader
 from amct_onnx.rewrite import Prepared
 from amct_onnx.stopwatch import Stopwatch
@@ -88,17 +98,17 @@ def make_plan(
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
     prepared = replace(prepared, model=model)
-    layers = locate_layers(model, options.skip).layers
-    options = within_limits(options, layers)
-    inside = [layer for layer in layers if layer.in_body]
-    chooser = _Chooser(prepared, [layer for layer in layers if not layer.in_body], options)
+    found = locate_layers(model, options.skip)
+    options = within_limits(options, found.layers)
+    inside = [layer for layer in found.all_layers if layer.in_body]
+    chooser = _Chooser(prepared, found.outside_bodies(), options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):
         calibration = data
         _check_statistics(data, chooser.observed, sha256, keep_values=keep_values)
         check_enough(data.feeds, options.feeds)
     else:
-        found = calibrate(
+        walked = calibrate(
             model.proto,
             model.base_dir,
             chooser.observed,
@@ -108,7 +118,7 @@ def make_plan(
             progress=progress,
             limit=options.feeds,
         )
-        calibration = replace(found, source_sha256=sha256)
+        calibration = replace(walked, source_sha256=sha256)
         if inside and obstacle_to_watching(data) is None:
             seen = watch_bodies(
                 prepared, inside, options, data, feeds=calibration.feeds, sha256=sha256, progress=progress
@@ -159,7 +169,7 @@ def check_names(model: Model, given: Iterable[str], what: str) -> None:
 def _survey(model: Model, options: PlanOptions) -> Survey:
     check_names(model, options.skip, "layer to skip")
     survey = locate_layers(model, options.skip)
-    if not survey.layers and not options.tensors:
+    if not survey.all_layers and not options.tensors:
         raise _nothing_left(survey.refusals)
     return survey
 
@@ -169,16 +179,18 @@ def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
         (f"'{r.node}' ({r.op_type})", f"{r.reason} (remedy: {r.remedy})" if r.remedy else r.reason) for r in refusals
     )
     return NothingToCompressError(
-        f"no layer of the model can be quantized; {reasons or 'it has no Conv, Gemm, MatMul or AveragePool'}"
+        "no layer of the model can be quantized; "
+        + (reasons or "it has no Conv, Gemm, MatMul, AveragePool, LSTM, GRU or RNN")
     )
 
 
 class _Chooser:
     """Chooses scales for one model once its statistics are there."""
 
-    def __init__(self, prepared: Prepared, layers: Iterable[Layer], options: PlanOptions) -> None:
+    def __init__(self, prepared: Prepared, survey: Survey, options: PlanOptions) -> None:
         self._prepared = prepared
-        self._layers = tuple(layers)
+        self._layers = survey.layers
+        self._recurrent = survey.recurrent
         self._options = options
         self._pairs = pairs = self._placement(self._layers)
         self._tensors = _tensors_by_name(prepared.model)
@@ -187,6 +199,8 @@ class _Chooser:
         self._against_inputs = (*against, *unseen)
         single = [wish.site.tensor.name for wish in self._inputs]
         watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors) + single
+        for recurrent in self._recurrent:
+            watched += [recurrent.activation.name, *(tensor.name for tensor in computed_states(recurrent))]
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
         self._chosen: dict[tuple[str, ActivationOptions], tuple[float, int]] = {}
@@ -204,14 +218,16 @@ class _Chooser:
         calibration: Calibration,
         survey: Survey,
         header: RecordHeader,
-        inside: Sequence[Layer],
+        inside: Sequence[Layer | RecurrentLayer],
         unwatched: Obstacle | None,
     ) -> Plan:
         """The plan; `inside` are the layers inside bodies, `unwatched` says why nothing was seen of them."""
         entries: dict[str, LayerRecord] = {}
         refusals = [*survey.refusals, *self._against_inputs]
-        for layer in (*self._layers, *inside):
-            if layer.in_body:
+        for layer in (*self._layers, *self._recurrent, *inside):
+            if isinstance(layer, RecurrentLayer):
+                chosen = self._recurrent_entry(layer, calibration, unwatched)
+            elif layer.in_body:
                 chosen = self._body_entry(layer, calibration, unwatched)
             else:
                 chosen = self._entry(layer, calibration)
@@ -288,6 +304,32 @@ class _Chooser:
             return obstacle
         wanted, bounds = self._options.of(layer.name).activation, Bounds(*output_bounds(layer.activation))
         return self._with_weights(layer, seen, *choose_activation(wanted, seen.distribution(), bounds=bounds))
+
+    def _recurrent_entry(
+        self, layer: RecurrentLayer, calibration: Calibration, unwatched: Obstacle | None
+    ) -> LayerRecord | Obstacle:
+        obstacle = recurrent_obstacle(layer, self._options)
+        if obstacle is not None:
+            return obstacle
+        if layer.in_body:
+            data, states = (calibration.statistics.get(key(layer.name)) for key in (statistics_key, state_key))
+            if data is None:
+                return unwatched or _NOT_REACHED
+            chosen = input_scale(layer, data, self._options)
+            seen = states or TensorStatistics()
+        else:
+            sources = [self._source[tensor.name] for tensor in computed_states(layer)]
+            seen = joined_states(layer, [calibration.statistics[name] for name in sources], calibration.feeds)
+            source = self._source[layer.activation.name]
+            chosen = input_scale(
+                layer, calibration.statistics[source], self._options, is_float=source not in calibration.not_float
+            )
+        state = state_scale(layer, seen, self._options)
+        if isinstance(chosen, Obstacle):
+            return chosen
+        if isinstance(state, Obstacle):
+            return state
+        return complete_entry(layer, self._options, chosen, state)
 
     def _with_weights(
         self, layer: Layer, seen: TensorStatistics, scale_d: float, offset_d: int

@@ -167,9 +167,16 @@ def _with_scale(
         obstacle = scale_obstacle(scale, seen)
     if obstacle is not None:
         _note(own, watched.layer, obstacle[0])
-        return replace(entry, scale_d=None, offset_d=None)
+        return (
+            replace(entry, scale_h=None, offset_h=None)
+            if watched.is_state
+            else replace(entry, scale_d=None, offset_d=None)
+        )
     if seen.nan or seen.inf:
-        _note(own, watched.layer, f"its input held {seen.nan} NaN and {seen.inf} infinite values, which are left out")
+        what = "hidden state" if watched.is_state else "input"
+        _note(own, watched.layer, f"its {what} held {seen.nan} NaN and {seen.inf} infinite values, which are left out")
+    if watched.is_state:
+        return replace(entry, scale_h=scale, offset_h=offset)
     return replace(entry, scale_d=scale, offset_d=offset, act_type=f"INT{watched.options.bits}")
 
 

@@ -21,12 +21,14 @@ class WatchedRange:
         key: what the observer shows its data input as.
         options: how the range is chosen.
         bounds: range that the tensor's producer can emit.
+        is_state: whether it is a recurrent layer's hidden state, whose scale has fields of its own.
     """
 
     layer: str
     key: str
     options: ActivationOptions
     bounds: Bounds
+    is_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,4 +93,6 @@ class RecorderSettings:
 def _range(item: Mapping[str, Any]) -> WatchedRange:
     options = dict(item["options"])
     options["algorithm"] = ActivationAlgorithm(options["algorithm"])
-    return WatchedRange(item["layer"], item["key"], ActivationOptions(**options), Bounds(**item["bounds"]))
+    return WatchedRange(
+        item["layer"], item["key"], ActivationOptions(**options), Bounds(**item["bounds"]), item["is_state"]
+    )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from amct_onnx.api.deploy_check import check_built
 from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report
+from amct_onnx.errors import RecordError
 from amct_onnx.passes.base import PassTiming, Refusal
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.passes.locate import Survey, locate_layers
 from amct_onnx.passes.qdq_placement import runs_on_integers
-from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
+from amct_onnx.passes.quant_params import LayerQuant, RecurrentQuant, TensorQuant
+from amct_onnx.passes.recurrent import ascend_obstacle
 from amct_onnx.record import LoadedRecord, Record
 from amct_onnx.rewrite import OutputForm, Prepared, rewrite_all
 from amct_onnx.rewrite.quants import record_quants, shared_input_notes, tensor_quants
@@ -29,6 +31,7 @@ def assemble(
     notes: Sequence[str] = (),
     strict: bool = False,
     by_config: bool = False,
+    qdq_recurrent: bool = False,
 ) -> CompressionResult:
     """Rewrite a prepared model by a plan.
 
@@ -43,6 +46,7 @@ def assemble(
         notes: what the report should say besides.
         strict: warnings about the plan are errors.
         by_config: a config says how each weight is quantized.
+        qdq_recurrent: quantize recurrent layers in the QDQ form, too.
 
     Raises:
         RecordError: the plan does not fit the model.
@@ -51,19 +55,39 @@ def assemble(
     said = record_quants(prepared, record, symmetric_only=symmetric_only, strict=strict)
     quants = said.layers
     pairs, more = tensor_quants(prepared.model, tensors, quants, symmetric_only=symmetric_only, strict=strict)
-    rewritten = rewrite_all(prepared, quants, forms, pairs=pairs, inputs=said.inputs, target=target)
+    survey = locate_layers(prepared.model)
+    if OutputForm.ASCEND in forms:
+        _refuse_unfit(survey, said.recurrent)
+    rewritten = rewrite_all(
+        prepared,
+        quants,
+        forms,
+        pairs=pairs,
+        inputs=said.inputs,
+        recurrent=said.recurrent,
+        target=target,
+        qdq_recurrent=qdq_recurrent,
+    )
     timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}
     timings.update({form.value: tuple(seconds) for form, (_, seconds) in rewritten.items()})
-    survey = locate_layers(prepared.model)
     warnings = [*map(str, said.findings), *(_in_file(tensors, str(finding)) for finding in more)]
     models = {form: built for form, (built, _) in rewritten.items()}
+    recurrent_notes = _recurrent_notes(said.recurrent, forms, qdq_recurrent=qdq_recurrent)
     report = Report(
-        layers=_summaries(prepared, survey, quants),
+        layers=(*_summaries(prepared, survey, quants), *_recurrent_summaries(survey, said.recurrent)),
         inputs=_input_summaries(prepared, said.inputs),
-        refusals=(*(_unplanned(survey, quants) if refusals is None else refusals), *prepared.refusals),
+        refusals=(
+            *(_unplanned(survey, {**quants, **said.recurrent}) if refusals is None else refusals),
+            *prepared.refusals,
+        ),
         feeds=feeds,
         qdq_tensors=len(pairs) if OutputForm.QDQ in forms else 0,
-        notes=(*notes, *warnings, *_notes(prepared, survey, quants, forms, by_config=by_config)),
+        notes=(
+            *notes,
+            *warnings,
+            *_notes(prepared, survey, quants, forms, by_config=by_config, has_recurrent=bool(said.recurrent)),
+            *recurrent_notes,
+        ),
         deploy=check_built(models[OutputForm.ASCEND]) if OutputForm.ASCEND in models else (),
         timings=timings,
     )
@@ -95,6 +119,45 @@ def _summaries(prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQua
     )
 
 
+def _recurrent_summaries(survey: Survey, quants: Mapping[str, RecurrentQuant]) -> tuple[LayerSummary, ...]:
+    return tuple(
+        LayerSummary(
+            layer.name,
+            layer.op_type,
+            (layer.name,),
+            quants[layer.name].data.scale,
+            quants[layer.name].data.offset,
+            int(quants[layer.name].weight_scale.size),
+        )
+        for layer in survey.recurrent
+        if layer.name in quants
+    )
+
+
+def _refuse_unfit(survey: Survey, quants: Mapping[str, RecurrentQuant]) -> None:
+    """Recurrent layers that the record quantizes must be such that an Ascend operator can stand for them.
+
+    Raises:
+        RecordError: one is not.
+    """
+    for layer in survey.recurrent:
+        obstacle = ascend_obstacle(layer) if layer.name in quants else None
+        if obstacle is not None:
+            raise RecordError(f"layer '{layer.name}': {obstacle[0]}; delete its entry, or leave out the ascend form")
+
+
+def _recurrent_notes(
+    quants: Mapping[str, RecurrentQuant], forms: Sequence[OutputForm], *, qdq_recurrent: bool
+) -> tuple[str, ...]:
+    if OutputForm.QDQ not in forms or not quants or qdq_recurrent:
+        return ()
+    first = next(iter(quants))
+    return (
+        f"{len(quants)} recurrent layers, like '{first}', stay float in the QDQ model, since no runtime has integer "
+        "kernels for them; --qdq-recurrent quantizes them for size",
+    )
+
+
 def _input_summaries(prepared: Prepared, inputs: Mapping[str, TensorQuant]) -> tuple[InputSummary, ...]:
     return tuple(
         InputSummary(
@@ -104,8 +167,8 @@ def _input_summaries(prepared: Prepared, inputs: Mapping[str, TensorQuant]) -> t
     )
 
 
-def _unplanned(survey: Survey, quants: Mapping[str, LayerQuant]) -> list[Refusal]:
-    left = [layer for layer in survey.layers if layer.name not in quants]
+def _unplanned(survey: Survey, quants: Collection[str]) -> list[Refusal]:
+    left = [layer for layer in survey.all_layers if layer.name not in quants]
     return [
         *survey.refusals,
         *(Refusal(layer.name, layer.op_type, "the record does not quantize it") for layer in left),
@@ -119,10 +182,11 @@ def _notes(
     forms: Sequence[OutputForm],
     *,
     by_config: bool,
+    has_recurrent: bool,
 ) -> list[str]:
     """What a user should know about this plan in these forms."""
     notes: list[str] = []
-    if not quants:
+    if not quants and not has_recurrent:
         notes.append("the record quantizes no layer")
     if OutputForm.QDQ in forms:
         notes += shared_input_notes(prepared.model, quants)

@@ -51,6 +51,7 @@ def quantize(
     do_fusion: bool = True,
     symmetric: bool = False,
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
+    qdq_recurrent: bool = False,
     gemm_per_channel: bool | None = None,
     reduce_range: bool = False,
     dmq: float | None = None,
@@ -77,6 +78,7 @@ def quantize(
         do_fusion: False leaves every node by itself.
         symmetric: quantize activations without zero point (implied by the TensorRT target).
         qdq_target: ``onnxruntime`` or ``tensorrt``.
+        qdq_recurrent: quantize LSTM, GRU and RNN in the QDQ form, too: a smaller file, not a faster model.
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
             model is asked for, since AMCT quantizes them per tensor.
         reduce_range: 7-bit weights, for x86 machines whose 8-bit kernels saturate.
@@ -105,7 +107,9 @@ def quantize(
     )
     if config is not None:
         refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
-    return _quantized(model, data, config, choices, forms, target, trial=trial, progress=progress)
+    return _quantized(
+        model, data, config, choices, forms, target, qdq_recurrent=qdq_recurrent, trial=trial, progress=progress
+    )
 
 
 def _quantized(
@@ -116,6 +120,7 @@ def _quantized(
     forms: Collection[OutputForm],
     target: QdqTarget,
     *,
+    qdq_recurrent: bool,
     trial: bool,
     progress: Progress | None,
 ) -> CompressionResult:
@@ -127,7 +132,12 @@ def _quantized(
     refuse_compressed(proto)
     with blaming_illegal_models(proto, base_dir):
         prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
-        options = replace(options, reduce_range=choices.reduce_range, qdq_tensors=OutputForm.QDQ in forms)
+        options = replace(
+            options,
+            reduce_range=choices.reduce_range,
+            qdq_tensors=OutputForm.QDQ in forms,
+            for_ascend=OutputForm.ASCEND in forms,
+        )
         watch.lap("preparing")
         factors = choose_balance(prepared, options, data, progress=progress)
         watch.lap("balancing")
@@ -148,6 +158,7 @@ def _quantized(
             feeds=plan.calibration.feeds,
             notes=(*notes, *feed_notes(data, options.feeds)),
             by_config=config is not None,
+            qdq_recurrent=qdq_recurrent,
         )
     watch.lap("rewriting")
     timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
@@ -244,6 +255,7 @@ def apply(
     tensors: str | os.PathLike[str] | Record | LoadedRecord | None = None,
     formats: Sequence[OutputForm | str] = ALL_FORMS,
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
+    qdq_recurrent: bool = False,
     strict: bool = False,
 ) -> CompressionResult:
     """Rewrite a model as a plan says; needs no data.
@@ -255,6 +267,7 @@ def apply(
             named ``*_record.txt``, where there is one.
         formats: which of ``ascend``, ``fake_quant``, ``qdq`` to make.
         qdq_target: ``onnxruntime`` or ``tensorrt``.
+        qdq_recurrent: quantize LSTM, GRU and RNN in the QDQ form, too: a smaller file, not a faster model.
         strict: warnings about the files are errors.
 
     Raises:
@@ -279,7 +292,9 @@ def apply(
         check_belongs(extra, proto, base_dir, what="tensors file")
     with blaming_illegal_models(proto, base_dir):
         prepared = prepare_for(loaded, proto, base_dir)
-        result = assemble(prepared, loaded, extra, forms, target, notes=notes, strict=strict)
+        result = assemble(
+            prepared, loaded, extra, forms, target, notes=notes, strict=strict, qdq_recurrent=qdq_recurrent
+        )
     return replace(result, source=source_files(model, proto, base_dir))
 
 

@@ -19,6 +19,7 @@ from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.shapes import infer_shapes
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.locate import Layer, locate_layers
+from amct_onnx.passes.recurrent import RECURRENCE, WEIGHT, RecurrentLayer
 from amct_onnx.rewrite import prepare
 
 Shape = tuple[int | str | None, ...]
@@ -124,7 +125,7 @@ def _inspect(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequenc
     survey = locate_layers(graph)
     if not can_watch():
         survey = survey.outside_bodies()
-    layers = {id(layer.node): layer for layer in survey.layers}
+    layers = {id(layer.node): layer for layer in survey.all_layers}
     refused = {refusal.node: refusal for refusal in survey.refusals}
     facts: list[NodeFacts] = []
     operators: dict[str, int] = {}
@@ -151,8 +152,10 @@ def _port(tensor: Tensor, shapes: dict[str, Shape]) -> Port:
     return Port(tensor.name, dtype, shapes.get(tensor.name))
 
 
-def _facts(node: Node, layer: Layer | None, shapes: dict[str, Shape], refusal: Refusal | None) -> NodeFacts:
-    output = layer.output if layer else node.outputs[0]
+def _facts(
+    node: Node, layer: Layer | RecurrentLayer | None, shapes: dict[str, Shape], refusal: Refusal | None
+) -> NodeFacts:
+    output = layer.output if isinstance(layer, Layer) else node.outputs[0]
     input_shape, output_shape = shapes.get(node.inputs[0].name), shapes.get(output.name)
     return NodeFacts(
         name=node.name,
@@ -173,8 +176,17 @@ def _parameters(node: Node) -> int:
 
 
 def _multiply_adds(node: Node, input_shape: Shape | None, output_shape: Shape | None) -> int | None:
-    """Output elements times the weights that each reads; of a transposed convolution, input elements."""
+    """Output elements times the weights that each reads; of a transposed convolution, input elements.
+
+    A recurrent layer meets all of W and R in each step of each sample.
+    """
     spec = spec_of(node)
+    if spec.gates:
+        sizes = [resolve_constant(node.inputs[index]) for index in (WEIGHT, RECURRENCE)]
+        if input_shape is None or None in sizes:
+            return None
+        steps = math.prod(size if isinstance(size, int) else 1 for size in input_shape[:2])
+        return steps * sum(math.prod(constant.shape) for constant in sizes if constant is not None)
     weight = None if spec.weight is None else resolve_constant(node.inputs[spec.weight])
     counted = input_shape if spec.scatters else output_shape
     if weight is None or counted is None:

@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         tensors=arguments.tensors,
         formats=forms,
         qdq_target=arguments.qdq_target,
+        qdq_recurrent=arguments.qdq_recurrent,
         strict=arguments.strict,
     )
     paths = result.save(arguments.output, keep=keep)

@@ -87,6 +87,11 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
         default=QdqTarget.ONNXRUNTIME.value,
         help="runtime that the QDQ model is for (default: onnxruntime)",
     )
+    parser.add_argument(
+        "--qdq-recurrent",
+        action="store_true",
+        help="quantize LSTM, GRU and RNN in the QDQ model, too: smaller, not faster",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         skip=arguments.skip,
         symmetric=arguments.symmetric,
         qdq_target=arguments.qdq_target,
+        qdq_recurrent=arguments.qdq_recurrent,
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
         dmq=arguments.dmq,

@@ -45,7 +45,7 @@ def _check_fits(loaded: LoadedRecord, source: Path) -> None:
         return
     prepared = prepare_for(loaded, proto, base_dir)
     quants = record_quants(prepared, loaded, strict=True)
-    rewrite(prepared, quants.layers, OutputForm.ASCEND, inputs=quants.inputs)
+    rewrite(prepared, quants.layers, OutputForm.ASCEND, inputs=quants.inputs, recurrent=quants.recurrent)
 
 
 def run_show(arguments: argparse.Namespace, console: Console) -> int:

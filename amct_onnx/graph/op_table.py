@@ -84,6 +84,7 @@ class OpSpec:
         data: indexes of its data inputs; () means all inputs.
         weight: index of the weight input of a layer.
         bias: index of the bias input of a layer.
+        gates: number of gates of a recurrent layer's direction; 0 for all others.
         has_record: whether a layer of this type gets a record entry.
         act_bits: widths of the data input's integers.
         weight_bits: widths of the weight's integers.
@@ -105,6 +106,7 @@ class OpSpec:
     data: tuple[int, ...] = (0,)
     weight: int | None = None
     bias: int | None = None
+    gates: int = 0
     has_record: bool = False
     act_bits: frozenset[int] = frozenset({8})
     weight_bits: frozenset[int] = frozenset({8})
@@ -327,11 +329,33 @@ def _reads_table(node: Node) -> bool:
 
 _LARGE_TABLE = 4096
 _TABLE = Rule(_reads_table, "its table of weights (an embedding) is not quantized", "none; it stays float")
-_NOT_YET = Rule(lambda _node: True, "layers of this type are not quantized yet", "none; the layer stays float")
-_UNSUPPORTED = OpSpec(Kernel.FLOAT, data=(), stays_float=_NOT_YET)
+_RECURRENCE = Rule(
+    lambda node: resolve_constant(node.inputs[2]) is None,
+    "its recurrence weight is computed at run time, not a constant",
+    "fold constants before export",
+)
+_RECURRENT_BIAS = Rule(
+    lambda node: not _absent_or_constant(node, 3), "its bias is computed at run time", "fold constants before export"
+)
+_STATELESS = Rule(
+    lambda node: all(tensor.is_empty() for tensor in (*node.inputs[5:6], *node.outputs[:2])),
+    "no hidden state of it is to be seen (it has no initial_h, Y or Y_h)",
+    "let it give out Y_h",
+)
 
 _WIDE_ACTIVATIONS = frozenset({8, 16})
 _NARROW_WEIGHTS = frozenset({4, 8})
+
+_RECURRENT = OpSpec(
+    Kernel.FLOAT,
+    weight=1,
+    bias=3,
+    gates=1,
+    has_record=True,
+    per_channel=True,
+    act_bits=_WIDE_ACTIVATIONS,
+    rules=(_ALREADY, _CONSTANT_WEIGHT, _RECURRENCE, _FLOAT32, _DATA_COMPUTED, _RECURRENT_BIAS),
+)
 
 _FLOAT = OpSpec(Kernel.FLOAT, data=())
 _MOVES = OpSpec(Kernel.SAME_SCALE)
@@ -398,9 +422,9 @@ OPS: Mapping[str, OpSpec] = {
         config=ConfigFacts(has_kernel=True),
         rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK),
     ),
-    "LSTM": _UNSUPPORTED,
-    "GRU": _UNSUPPORTED,
-    "RNN": _UNSUPPORTED,
+    "LSTM": replace(_RECURRENT, gates=4, rules=(*_RECURRENT.rules, _STATELESS)),
+    "GRU": replace(_RECURRENT, gates=3),
+    "RNN": _RECURRENT,
     "Gather": OpSpec(Kernel.FLOAT, data=(), stays_float=_TABLE),
     "Add": replace(_ARITHMETIC, quantizable_inputs=True),
     "Mul": _ARITHMETIC,

@@ -27,9 +27,6 @@ def unapplied_findings(loaded: LoadedRecord) -> Iterator[Finding]:
 def _unapplied_fields(entry: LayerRecord) -> Iterator[Complaint]:
     if entry.cluster:
         yield Complaint("cluster", "clustered weights are not applied: calibrate without clustering")
-    for field in ("scale_h", "offset_h", "scale_r", "offset_r"):
-        if getattr(entry, field) not in (None, ()):
-            yield Complaint(field, f"{field} belongs to recurrent layers; it is ignored", Severity.WARNING)
     if entry.fakequant_precision_mode == "FORCE_FP16_QUANT":
         message = "the fake-quant form computes in float32 all the same"
         yield Complaint("fakequant_precision_mode", message, Severity.WARNING)

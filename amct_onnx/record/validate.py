@@ -102,6 +102,7 @@ class _Model:
         if not layer.is_empty:
             yield from _missing(layer, facts)
             yield from _weight_complaints(layer, facts)
+            yield from _recurrent_complaints(layer, facts)
             yield from _activation_complaints(layer, facts)
             yield from device_complaint(layer, Severity.ERROR)
 
@@ -189,6 +190,12 @@ def _weight_complaints(layer: LayerRecord, facts: LayerFacts) -> Iterator[Compla
         allowed = ", ".join(sorted(facts.wts_types))
         message = f"the weight's type is {layer.weight_type}; this {facts.op_type} takes {allowed}: correct wts_type"
         yield Complaint("wts_type", message)
+
+
+def _recurrent_complaints(layer: LayerRecord, facts: LayerFacts) -> Iterator[Complaint]:
+    for name in ("scale_h", "offset_h", "scale_r", "offset_r"):
+        if facts.gates is None and getattr(layer, name) not in (None, ()):
+            yield Complaint(name, f"{name} belongs to recurrent layers; it is ignored", Severity.WARNING)
 
 
 def _activation_complaints(layer: LayerRecord, facts: LayerFacts) -> Iterator[Complaint]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from amct_onnx.graph import BuiltModel, Model, build
 from amct_onnx.graph.parts import collection_paused
@@ -22,11 +23,14 @@ from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, Lo
 from amct_onnx.passes.pack_int4 import PackInt4Weights
 from amct_onnx.passes.qdq_inputs import QdqInputs
 from amct_onnx.passes.qdq_placement import runs_on_integers
-from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
+from amct_onnx.passes.quant_params import LayerQuant, RecurrentQuant, TensorQuant
+from amct_onnx.passes.recurrent import RecurrentLayer
+from amct_onnx.passes.recurrent_forms import LowerRecurrent, QuantizeRecurrent
+from amct_onnx.passes.recurrent_qdq import QdqRecurrent
 from amct_onnx.passes.relax_clips import RelaxClips
 from amct_onnx.rewrite.prepare import Prepared
 
-_LOWERING: tuple[Pass, ...] = (LowerQuants(), LowerAntiQuants(), LowerDequants())
+_LOWERING: tuple[Pass, ...] = (LowerRecurrent(), LowerQuants(), LowerAntiQuants(), LowerDequants())
 
 
 class OutputForm(enum.Enum):
@@ -50,6 +54,23 @@ class OutputForm(enum.Enum):
 Rewritten = tuple[BuiltModel, list[PassTiming]]
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What a rewrite does: the layers of one copy of the model, and their quantization by name.
+
+    Attributes:
+        layers: with their quantization in `quants`.
+        recurrent: with theirs in `recurrent_quants`.
+        inputs: ``node:index`` -> quantization of a single input.
+    """
+
+    layers: Sequence[Layer]
+    quants: Mapping[str, LayerQuant]
+    recurrent: Sequence[RecurrentLayer]
+    recurrent_quants: Mapping[str, RecurrentQuant]
+    inputs: Mapping[str, TensorQuant]
+
+
 def rewrite_all(
     prepared: Prepared,
     quants: Mapping[str, LayerQuant],
@@ -57,7 +78,9 @@ def rewrite_all(
     *,
     pairs: Mapping[str, TensorQuant] | None = None,
     inputs: Mapping[str, TensorQuant] | None = None,
+    recurrent: Mapping[str, RecurrentQuant] | None = None,
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
+    qdq_recurrent: bool = False,
 ) -> dict[OutputForm, Rewritten]:
     """Rewrite a prepared model into several forms; arguments and results as of :func:`rewrite`.
 
@@ -70,20 +93,32 @@ def rewrite_all(
         for form in forms:
             if is_shared and form in both:
                 if form not in done:
-                    done.update(_deploy_and_fake(prepared, quants, inputs or {}))
+                    done.update(_deploy_and_fake(prepared, quants, inputs or {}, recurrent or {}))
             else:
-                done[form] = rewrite(prepared, quants, form, pairs=pairs, inputs=inputs, target=target)
+                done[form] = rewrite(
+                    prepared,
+                    quants,
+                    form,
+                    pairs=pairs,
+                    inputs=inputs,
+                    recurrent=recurrent,
+                    target=target,
+                    qdq_recurrent=qdq_recurrent,
+                )
     return {form: done[form] for form in forms}
 
 
 def _deploy_and_fake(
-    prepared: Prepared, quants: Mapping[str, LayerQuant], inputs: Mapping[str, TensorQuant]
+    prepared: Prepared,
+    quants: Mapping[str, LayerQuant],
+    inputs: Mapping[str, TensorQuant],
+    recurrent: Mapping[str, RecurrentQuant],
 ) -> dict[OutputForm, Rewritten]:
-    model, layers, timings = _folded(prepared, quants)
-    _, shared = run_pipeline(model, _deploy(layers, quants, inputs))
+    model, plan, timings = _folded(prepared, quants, inputs, recurrent)
+    _, shared = run_pipeline(model, _deploy(plan))
     fake = model.copy()
     _, lowering = run_pipeline(fake, _LOWERING)
-    _, packing = run_pipeline(model, _packing(layers, quants))
+    _, packing = run_pipeline(model, _packing(plan))
     timings = [*timings, *shared]
     return {
         OutputForm.ASCEND: (build(model), [*timings, *packing]),
@@ -98,7 +133,9 @@ def rewrite(
     *,
     pairs: Mapping[str, TensorQuant] | None = None,
     inputs: Mapping[str, TensorQuant] | None = None,
+    recurrent: Mapping[str, RecurrentQuant] | None = None,
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
+    qdq_recurrent: bool = False,
 ) -> Rewritten:
     """Rewrite a prepared model into one form.
 
@@ -108,72 +145,83 @@ def rewrite(
         form: which form.
         pairs: tensor name -> quantization of what only the QDQ form quantizes.
         inputs: ``node:index`` -> quantization of a single input of an Add or MaxPool.
+        recurrent: name of a recurrent layer -> its quantization.
         target: runtime of the QDQ form.
+        qdq_recurrent: quantize recurrent layers there, too, which makes the model smaller and not faster.
 
     Returns:
         The finished model and the seconds each pass took.
     """
-    model, layers, timings = _folded(prepared.at_opset(form.minimum_opset), quants)
-    _, more = run_pipeline(model, _pipeline(form, model, layers, quants, pairs or {}, inputs or {}, target))
+    raised = prepared.at_opset(form.minimum_opset)
+    model, plan, timings = _folded(raised, quants, inputs or {}, recurrent or {})
+    is_qdq = form is OutputForm.QDQ
+    passes = _qdq(model, plan, pairs or {}, target, recurrent=qdq_recurrent) if is_qdq else _deploy(plan)
+    if form is OutputForm.ASCEND:
+        passes += _packing(plan)
+    if form is OutputForm.FAKE_QUANT:
+        passes += _LOWERING
+    _, more = run_pipeline(model, passes)
     return build(model), [*timings, *more]
 
 
-def _folded(prepared: Prepared, quants: Mapping[str, LayerQuant]) -> tuple[Model, list[Layer], list[PassTiming]]:
-    """A copy with plain Gemms, and its layers to quantize."""
+def _folded(
+    prepared: Prepared,
+    quants: Mapping[str, LayerQuant],
+    inputs: Mapping[str, TensorQuant],
+    recurrent: Mapping[str, RecurrentQuant],
+) -> tuple[Model, _Plan, list[PassTiming]]:
+    """A copy with plain Gemms, and what to do with it."""
     model = prepared.model.copy()
     _, timings = run_pipeline(model, [FoldGemm(quants.keys())])
-    return model, [layer for layer in locate_layers(model).layers if layer.name in quants], timings
+    survey = locate_layers(model)
+    layers = [layer for layer in survey.layers if layer.name in quants]
+    found = [layer for layer in survey.recurrent if layer.name in recurrent]
+    return model, _Plan(layers, quants, found, recurrent, inputs), timings
 
 
-def _pipeline(
-    form: OutputForm,
-    model: Model,
-    layers: Sequence[Layer],
-    quants: Mapping[str, LayerQuant],
-    pairs: Mapping[str, TensorQuant],
-    inputs: Mapping[str, TensorQuant],
-    target: QdqTarget,
+def _qdq(
+    model: Model, plan: _Plan, pairs: Mapping[str, TensorQuant], target: QdqTarget, *, recurrent: bool
 ) -> list[Pass]:
-    if form is OutputForm.QDQ:
-        layers = [layer for layer in layers if _runs_on_integers(layer, quants[layer.name])]
-        singles = {site.tensor.name: inputs[site.key] for site in InputSites(model, layers).at(inputs)}
-        # The record's own scales go before those of the tensors file.
-        of_record = {name: quant for name, quant in singles.items() if name in pairs}
-        of_record.update({layer.activation.name: quants[layer.name].data for layer in layers})
+    quants, inputs = plan.quants, plan.inputs
+    layers = [layer for layer in plan.layers if _runs_on_integers(layer, quants[layer.name])]
+    singles = {site.tensor.name: inputs[site.key] for site in InputSites(model, layers).at(inputs)}
+    # The record's own scales go before those of the tensors file.
+    of_record = {name: quant for name, quant in singles.items() if name in pairs}
+    of_record.update({layer.activation.name: quants[layer.name].data for layer in layers})
+    passes: list[Pass] = [
+        QdqWeights(layers, quants),
+        QdqBiases(layers, quants, target),
+        DropUnitDilations(),
+        QdqPairs({**pairs, **of_record}, layers, target),
+        QdqInputs(inputs, target),
+    ]
+    if recurrent:
+        passes.append(QdqRecurrent(plan.recurrent, plan.recurrent_quants, target))
+    if target is QdqTarget.ONNXRUNTIME:
         # TensorRT wants both halves of a pair to have one scale.
-        joining: list[Pass] = [JoinPairs()] if target is QdqTarget.ONNXRUNTIME else []
-        return [
-            QdqWeights(layers, quants),
-            QdqBiases(layers, quants, target),
-            DropUnitDilations(),
-            QdqPairs({**pairs, **of_record}, layers, target),
-            QdqInputs(inputs, target),
-            *joining,
-            DropEnforcedClamps(),
-            DropDeadConstants(),
-        ]
-    if form is OutputForm.ASCEND:
-        return [*_deploy(layers, quants, inputs), *_packing(layers, quants)]
-    return [*_deploy(layers, quants, inputs), *_LOWERING]
+        passes.append(JoinPairs())
+    return [*passes, DropEnforcedClamps(), DropDeadConstants()]
 
 
 def _runs_on_integers(layer: Layer, quant: LayerQuant) -> bool:
     return runs_on_integers(layer, quant.data.bits) and not (layer.has_batched_weight and quant.weight_scale.size > 1)
 
 
-def _packing(layers: Sequence[Layer], quants: Mapping[str, LayerQuant]) -> list[Pass]:
+def _packing(plan: _Plan) -> list[Pass]:
     """What the ascend form alone does at the end."""
-    return [PackInt4Weights(layers, quants), AbsorbCasts()]
+    return [PackInt4Weights(plan.layers, plan.quants), AbsorbCasts()]
 
 
-def _deploy(layers: Sequence[Layer], quants: Mapping[str, LayerQuant], inputs: Mapping[str, TensorQuant]) -> list[Pass]:
+def _deploy(plan: _Plan) -> list[Pass]:
     """What the ascend and the fake-quant form share."""
+    layers, quants = plan.layers, plan.quants
     return [
         InsertQuant(layers, quants),
-        InsertAntiQuants(inputs),
+        InsertAntiQuants(plan.inputs),
         QuantizeWeights(layers, quants),
         QuantizeBiases(layers, quants),
         InsertDequant(layers, quants),
+        QuantizeRecurrent(plan.recurrent, plan.recurrent_quants),
         MergeQuants(),
         RelaxClips(),
         DropDeadConstants(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,9 @@ from onnx import ModelProto
 from amct_onnx.graph import Model
 from amct_onnx.passes.balance import Factors
 from amct_onnx.passes.input_sites import InputSites
-from amct_onnx.passes.locate import Layer, locate_layers
-from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
+from amct_onnx.passes.locate import Layer, Survey, locate_layers
+from amct_onnx.passes.quant_params import LayerQuant, RecurrentQuant, TensorQuant
+from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.record import (
     Finding,
     LayerFacts,
@@ -40,12 +41,14 @@ class RecordQuants:
 
     Attributes:
         layers: layer name -> quantization.
+        recurrent: the same of recurrent layers.
         inputs: ``node:index`` -> quantization of a single input.
         findings: the warnings found on the way.
     """
 
     layers: dict[str, LayerQuant]
     inputs: dict[str, TensorQuant]
+    recurrent: dict[str, RecurrentQuant] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
 
@@ -65,28 +68,48 @@ def record_quants(
     """
     loaded = as_loaded(record)
     entries = loaded.record.layers
-    findings = [*loaded.findings, *_model_findings(prepared.model, loaded), *unapplied_findings(loaded)]
+    survey = locate_layers(prepared.model)
+    findings = [*loaded.findings, *_model_findings(prepared.model, survey, loaded), *unapplied_findings(loaded)]
     for name, entry in entries.items():
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
     raise_errors(loaded.source, findings, strict=strict)
+    quantizing = {name: e for name, e in entries.items() if not e.is_empty and not e.is_tensor_quantize}
+    with_states = {layer.name for layer in survey.recurrent}
     layers = {
         name: LayerQuant(
             tensor_quant(entry),
             _weight_scale(entry, prepared.folded.get(name)),
             _BITS[entry.weight_type],
-            force_fp16=entry.fakequant_precision_mode == "FORCE_FP16_QUANT",
+            force_fp16=_forces_fp16(entry),
         )
-        for name, entry in entries.items()
-        if not entry.is_empty and not entry.is_tensor_quantize
+        for name, entry in quantizing.items()
+        if name not in with_states
     }
+    recurrent = {name: _recurrent_quant(entry) for name, entry in quantizing.items() if name in with_states}
     inputs = {name: tensor_quant(entry) for name, entry in entries.items() if entry.is_tensor_quantize}
-    return RecordQuants(layers, inputs, tuple(dict.fromkeys(findings)))
+    return RecordQuants(layers, inputs, recurrent, tuple(dict.fromkeys(findings)))
 
 
-def _model_findings(model: Model, loaded: LoadedRecord) -> tuple[Finding, ...]:
+def _recurrent_quant(entry: LayerRecord) -> RecurrentQuant:
+    if entry.scale_h is None or entry.offset_h is None:
+        raise TypeError("the entry has no scale_h or offset_h")
+    return RecurrentQuant(
+        tensor_quant(entry),
+        TensorQuant(entry.scale_h, entry.offset_h, _BITS[entry.activation_type]),
+        np.asarray(entry.scale_w, np.float32),
+        np.asarray(entry.scale_r, np.float32),
+        _BITS[entry.weight_type],
+        force_fp16=_forces_fp16(entry),
+    )
+
+
+def _forces_fp16(entry: LayerRecord) -> bool:
+    return entry.fakequant_precision_mode == "FORCE_FP16_QUANT"
+
+
+def _model_findings(model: Model, survey: Survey, loaded: LoadedRecord) -> tuple[Finding, ...]:
     """What of a record does not fit a model."""
-    survey = locate_layers(model)
-    facts: dict[str, LayerFacts | str] = {layer.name: layer_facts(layer) for layer in survey.layers}
+    facts: dict[str, LayerFacts | str] = {layer.name: layer_facts(layer) for layer in survey.all_layers}
     facts.update({refusal.node: refusal.reason for refusal in survey.refusals})
     nodes = {node.name: len(node.inputs) for graph in model.graphs() for node in graph.nodes}
     named = loaded.record.layers
@@ -182,8 +205,16 @@ def shared_input_notes(model: Model, quants: Mapping[str, LayerQuant]) -> tuple[
     return tuple(notes)
 
 
-def layer_facts(layer: Layer) -> LayerFacts:
+def layer_facts(layer: Layer | RecurrentLayer) -> LayerFacts:
     """What a record's rules ask of a layer."""
+    if isinstance(layer, RecurrentLayer):
+        return LayerFacts(
+            op_type=layer.op_type,
+            channels_out=layer.rows,
+            gates=layer.gates,
+            act_types=frozenset(f"INT{bits}" for bits in layer.spec.act_bits),
+            wts_types=frozenset(f"INT{bits}" for bits in layer.spec.weight_bits),
+        )
     return LayerFacts(
         op_type=layer.op_type,
         channels_out=layer.channels_out,

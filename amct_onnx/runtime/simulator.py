@@ -12,6 +12,7 @@ from amct_onnx.graph import build, import_model, read_model
 from amct_onnx.passes.absorb_casts import SpellCasts
 from amct_onnx.passes.lower_integer import LowerToIntegers
 from amct_onnx.passes.pack_int4 import PACKED_LAYERS, UnpackInt4Weights
+from amct_onnx.passes.recurrent_forms import LowerRecurrent
 from amct_onnx.runtime.session import open_session
 
 MINIMUM_OPSET = 11
@@ -45,5 +46,6 @@ def integer_model(deploy: str | os.PathLike[str] | ModelProto) -> ModelProto:
     packed = {entry.key: entry.value for entry in proto.metadata_props}.get(PACKED_LAYERS, "")
     UnpackInt4Weights(packed).run(model)
     SpellCasts().run(model)
+    LowerRecurrent().run(model)
     LowerToIntegers().run(model)
     return build(model).to_proto()

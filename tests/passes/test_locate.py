@@ -52,7 +52,28 @@ REFUSED = [
     ("y = AveragePool<kernel_shape = [2,2]>(x)", "double[1,3,5,5] x", {}, "only float32 layers are quantized"),
     ("y = AveragePool<kernel_shape = [2,2]>(k)", IMAGE, {"k": normal(1, 3, 5, 5)}, "its data input is a constant"),
     ("y = AveragePool<kernel_shape = [2]>(x)", "float[1,3,5] x", {}, "only 2-D pooling"),
+    (
+        ", , y = LSTM<hidden_size = 2>(x, w, r)",
+        "float[3,1,4] x",
+        {"w": normal(1, 8, 4), "r": normal(1, 8, 2)},
+        "no hidden state of it is to be seen",
+    ),
 ]
+
+
+def _recurrent(op: str, gates: int) -> list[tuple[str, str, dict[str, Array], str]]:
+    w, r = normal(1, 2 * gates, 4), normal(1, 2 * gates, 2)
+    steps, call = "float[3,1,4] x", f"y = {op}<hidden_size = 2>"
+    return [
+        (call + "(x, k, r)", f"{steps}, float[1,{2 * gates},4] k", {"r": r}, "its weight is computed at run time"),
+        (call + "(x, w, k)", f"{steps}, float[1,{2 * gates},2] k", {"w": w}, "its recurrence weight is computed"),
+        (call + "(x, w, r)", "double[3,1,4] x", {"w": w.astype(float), "r": r.astype(float)}, "only float32 layers"),
+        (call + "(t, w, r)", "float[1] x", {"t": normal(3, 1, 4), "w": w, "r": r}, "its data input is a constant"),
+        (call + "(x, w, r, k)", f"{steps}, float[1,{4 * gates}] k", {"w": w, "r": r}, "its bias is computed at run"),
+    ]
+
+
+REFUSED += [case for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)) for case in _recurrent(op, gates)]
 
 
 @pytest.mark.parametrize(("nodes", "inputs", "weights", "reason"), REFUSED)
@@ -77,7 +98,6 @@ def test_quantized_weights_are_recognized(op: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "outputs", "node", "reason"),
     [
-        ("[layer] y = LSTM<hidden_size = 2>(t, w, r)", ANY, "layer", "not quantized yet"),
         ("[layer] y = Gather(t, i)", "float[a,b] y", "layer", "its table of weights"),
     ],
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from amct_onnx.passes.fold_gemm import FoldGemm
-from amct_onnx.passes.locate import Layer, locate_layers
+from amct_onnx.passes.locate import Survey, locate_layers
 from amct_onnx.rewrite import Prepared
 
 
-def plain_layers(prepared: Prepared, skip: Iterable[str] = ()) -> list[Layer]:
+def plain_layers(prepared: Prepared, skip: Iterable[str] = ()) -> Survey:
     """The layers to quantize, bodies included; Gemms are brought into the form that is quantized, in place.
 
     Args:
@@ -18,4 +18,4 @@ def plain_layers(prepared: Prepared, skip: Iterable[str] = ()) -> list[Layer]:
     """
     names = {layer.name for layer in locate_layers(prepared.model, skip).layers}
     FoldGemm(names).run(prepared.model)
-    return list(locate_layers(prepared.model, skip).layers)
+    return locate_layers(prepared.model, skip)

@@ -16,6 +16,7 @@ from amct_onnx.analyse.input_wishes import find_inputs
 from amct_onnx.analyse.obstacles import weight_obstacle
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.recorder import RECORDERS
+from amct_onnx.analyse.recurrent_scales import recurrent_obstacle, weight_entry
 from amct_onnx.analyse.weight_scales import WeightScales
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.configured import configure
@@ -27,6 +28,7 @@ from amct_onnx.graph import ExternalNaming, digest
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.locate import Layer
+from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.record import LayerRecord, Record, RecordHeader, format_record, load_record
 from amct_onnx.rewrite import Prepared
 
@@ -47,7 +49,7 @@ def quantize_preprocess(config_file: str, record_file: str, model_file: str, mod
         check_paths("quantize_preprocess", config_file=config_file, record_file=record_file, model_file=model_file)
         work = _Work(model_file, config_file, [record_file, modified_onnx_file], log)
         work.configured.config.balanced()
-        layers = plain_layers(work.prepared, work.options.skip)
+        layers = plain_layers(work.prepared, work.options.skip).layers
         made = balance_model(work.prepared, layers, work.options, absolute(record_file), work.sha256)
         record = Record(header=RecordHeader(source_sha256=work.sha256, runs=(0, work.options.feeds or 1)))
         _write_calibration(made, modified_onnx_file, record, record_file)
@@ -70,12 +72,16 @@ def quantize_model(config_file: str, model_file: str, modified_onnx_file: str, r
         check_paths("quantize_model", config_file=config_file, model_file=model_file, record_file=record_file)
         work = _Work(model_file, config_file, [record_file, modified_onnx_file], log)
         prepared = work.balanced_by(record_file)
-        layers = plain_layers(prepared, work.options.skip)
-        entries, refusals = _weight_entries(prepared, layers, work.options)
+        survey = plain_layers(prepared, work.options.skip)
+        entries, refusals = _weight_entries(prepared, survey.layers, work.options)
+        recurrent, more = _recurrent_entries(survey.recurrent, work.options)
+        entries.update(recurrent)
+        refusals += more
         for refusal in refusals:
             log.warning("layer '%s' stays float: %s", refusal.node, refusal.reason)
-        watched = [layer for layer in layers if layer.name in entries]
-        inputs, refused = find_inputs(prepared.model, watched, work.options.tensors)
+        watched = [layer for layer in survey.all_layers if layer.name in entries]
+        plain = [layer for layer in survey.layers if layer.name in entries]
+        inputs, refused = find_inputs(prepared.model, plain, work.options.tensors)
         for refusal in refused:
             log.warning("input '%s' stays float: %s", refusal.node, refusal.reason)
         entries.update({wish.site.key: LayerRecord(is_tensor_quantize=True) for wish in inputs})
@@ -143,6 +149,16 @@ def _weight_entries(
             tensor_balance_factor=tuple(prepared.balance.get(layer.name, np.zeros(0)).tolist()),
             wts_type=None if layer.weight is None else f"INT{options.of(layer.name).weight.bits}",
         )
+    return entries, refusals
+
+
+def _recurrent_entries(
+    layers: Iterable[RecurrentLayer], options: PlanOptions
+) -> tuple[dict[str, LayerRecord], list[Refusal]]:
+    """The same of recurrent layers."""
+    found = {layer.name: (layer, recurrent_obstacle(layer, options)) for layer in layers}
+    refusals = [Refusal(name, layer.op_type, *obstacle) for name, (layer, obstacle) in found.items() if obstacle]
+    entries = {name: weight_entry(layer, options) for name, (layer, obstacle) in found.items() if obstacle is None}
     return entries, refusals
 
 

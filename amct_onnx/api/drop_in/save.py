@@ -13,6 +13,7 @@ from amct_onnx.analyse.calibration_model import without_observers
 from amct_onnx.analyse.obstacles import accumulator_obstacle
 from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.recorder import RECORDERS
+from amct_onnx.analyse.recurrent_scales import fitted_entry
 from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.assemble import assemble
@@ -83,7 +84,7 @@ def _complete(loaded: LoadedRecord, path: str) -> tuple[Record, list[Refusal]]:
     """
     record = loaded.record
     wanted = {name: entry for name, entry in record.layers.items() if entry.scale_w or entry.is_tensor_quantize}
-    missing = [name for name, entry in wanted.items() if entry.scale_d is None]
+    missing = [name for name, entry in wanted.items() if _lacks_scale(entry)]
     state = _state_of_runs(record.header)
     if wanted and len(missing) == len(wanted):
         names = ", ".join(f"'{name}'" for name in missing[:3])
@@ -96,6 +97,10 @@ def _complete(loaded: LoadedRecord, path: str) -> tuple[Record, list[Refusal]]:
     layers.update({name: LayerRecord(skip_fusion=True) for name in missing if record.layers[name].skip_fusion})
     faults = record.header.faults if record.header else ()
     return replace(record, layers=layers), [Refusal(name, "layer", _reason(name, faults, state)) for name in missing]
+
+
+def _lacks_scale(entry: LayerRecord) -> bool:
+    return entry.scale_d is None or (bool(entry.scale_r) and entry.scale_h is None)
 
 
 def _reason(layer: str, faults: Iterable[str], state: str) -> str:
@@ -127,7 +132,8 @@ def _fitted(prepared: Prepared, record: Record, path: str) -> Record:
     """The record with weight scales high enough for the biases; written back where that changed anything."""
     weights = WeightScales(prepared, PlanOptions())
     layers = dict(record.layers)
-    for layer in plain_layers(prepared):
+    survey = plain_layers(prepared)
+    for layer in survey.layers:
         entry = layers.get(layer.name)
         if entry is None or entry.scale_d is None or not entry.scale_w:
             continue
@@ -137,6 +143,10 @@ def _fitted(prepared: Prepared, record: Record, path: str) -> Record:
             fitted = fit_scales(layer, weight, bias, scale, entry.scale_d)
             if accumulator_obstacle(fitted, entry.scale_d) is None:
                 layers[layer.name] = replace(entry, scale_w=tuple(fitted.tolist()))
+    for recurrent in survey.recurrent:
+        entry = layers.get(recurrent.name)
+        if entry is not None and entry.scale_r:
+            layers[recurrent.name] = fitted_entry(recurrent, entry)
     changed = [name for name, entry in layers.items() if entry != record.layers[name]]
     if changed:
         logging.getLogger("amct_onnx").info(
