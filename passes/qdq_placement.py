@@ -50,8 +50,8 @@ def place_pairs(
 
 
 def runs_on_integers(layer: Layer, bits: int) -> bool:
-    """Whether the QDQ form puts a layer with activations of this width on an integer kernel; in bodies it does not."""
-    return bits == 8 and kernel_of(layer.node) is not Kernel.FLOAT and not layer.in_body
+    """Whether the QDQ form has an integer kernel for a layer with activations of this width."""
+    return bits == 8 and kernel_of(layer.node) is not Kernel.FLOAT
 
 
 def keeps_scale(node: Node) -> bool:

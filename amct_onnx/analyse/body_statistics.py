@@ -7,12 +7,13 @@ onnxruntime-extensions, and data that can be walked once more.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
-from amct_onnx.analyse.calibration_model import range_model, shared_keys, state_key
+from amct_onnx.analyse.calibration_model import range_model, result_key, shared_keys, state_key
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.feeds import iterate_feeds, walks_once
 from amct_onnx.analyse.obstacles import Obstacle
@@ -20,6 +21,7 @@ from amct_onnx.analyse.options import PlanOptions
 from amct_onnx.analyse.recorder import RECORDERS
 from amct_onnx.analyse.statistics import TensorStatistics
 from amct_onnx.analyse.walk import Progress, is_empty
+from amct_onnx.graph.parts import Tensor
 from amct_onnx.passes.locate import IN_BODY, Layer
 from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.rewrite import Prepared
@@ -62,6 +64,7 @@ def watch_bodies(
     *,
     feeds: int,
     sha256: str,
+    results: Mapping[str, Tensor] = MappingProxyType({}),
     progress: Progress | None = None,
 ) -> dict[str, TensorStatistics]:
     """Run the model with observers, and return what was seen, by :func:`statistics_key`.
@@ -73,6 +76,7 @@ def watch_bodies(
         data: calibration feeds, which can be walked again.
         feeds: how many of them to run.
         sha256: digest of the source model.
+        results: further tensors to watch, layer name -> its result.
         progress: wraps the iterator of feeds.
 
     Returns:
@@ -81,7 +85,7 @@ def watch_bodies(
     # Only where there is something to watch, since it is an optional dependency.
     from amct_onnx.runtime.observers import session_options
 
-    made = range_model(prepared, layers, (), replace(options, feeds=feeds), "", sha256)
+    made = range_model(prepared, layers, (), replace(options, feeds=feeds), "", sha256, results)
     session = open_session(made.model, options=session_options(RECORDERS))
     RECORDERS.forget(made.recorder)
     outputs = [output.name for output in session.get_outputs()]
@@ -93,4 +97,5 @@ def watch_bodies(
     keys = shared_keys(layers)
     found = {statistics_key(layer.name): keys[layer.name] for layer in layers}
     found.update({state_key(layer.name): state_key(layer.name) for layer in layers})
+    found.update({result_key(name): result_key(name) for name in results})
     return {name: seen[key] for name, key in found.items() if key in seen}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from onnx import GraphProto, ModelProto
@@ -97,8 +98,12 @@ def range_model(
     options: PlanOptions,
     record: str,
     sha256: str,
+    results: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> CalibrationModel:
-    """A model whose runs give the activation scales of `layers` and of single `inputs`."""
+    """A model whose runs give the activation scales of `layers` and of single `inputs`.
+
+    `results` are further tensors to watch: layer name -> its result.
+    """
     recurrent = [layer for layer in layers if isinstance(layer, RecurrentLayer)]
     targets = [_Target(layer.name, layer.node, layer.activation) for layer in layers]
     choices = [options.of(layer.name).activation for layer in layers]
@@ -114,19 +119,25 @@ def range_model(
         for layer in recurrent
     )
     settings = RecorderSettings(record, options.feeds or 1, ranges=ranges, force_fp16=options.force_fp16)
-    states = [target for layer in recurrent for target in _state_targets(layer)]
+    further = [target for layer in recurrent for target in _state_targets(layer)]
+    further += [_Target(result_key(name), tensor.inputs[0], tensor, is_result=True) for name, tensor in results.items()]
     divided = {target.name: prepared.divided.get(target.tensor.name) for target in targets}
 
     def observe(observation: Observation) -> Observation:
         change = divided.get(observation.key)
         return observation if change is None else replace(observation, factor=change.inverse)
 
-    return _calibration_model(prepared, targets, settings, sha256, observe, states)
+    return _calibration_model(prepared, targets, settings, sha256, observe, further)
 
 
 def state_key(layer: str) -> str:
     """What a recurrent layer's hidden states are shown as, and where a calibration keeps their statistics."""
     return f"state of {layer}"
+
+
+def result_key(layer: str) -> str:
+    """The same of a layer's result."""
+    return f"result of {layer}"
 
 
 def _state_targets(layer: RecurrentLayer) -> list[_Target]:
@@ -153,9 +164,9 @@ def _calibration_model(
     settings: RecorderSettings,
     sha256: str,
     observe: Callable[[Observation], Observation],
-    states: Sequence[_Target] = (),
+    further: Sequence[_Target] = (),
 ) -> CalibrationModel:
-    """The source with names for all nodes, and an observer for each tensor that a target reads, and for each state."""
+    """The source with names for all nodes, and an observer for each tensor that a target reads, and for `further`."""
     proto, base_dir = prepared.model.proto, prepared.model.base_dir
     model = import_model(proto, base_dir)
     name_nodes(model)
@@ -165,13 +176,19 @@ def _calibration_model(
     tensors = {tensor.name: tensor for tensor in _tensors(model)}
     observed = set(_keys(targets).values())
     observations = []
-    for target in (*(target for target in targets if target.name in observed), *states):
+    for target in (target for target in targets if target.name in observed):
         name = prepared.origin_of(target.tensor.name).name
         node = nodes[target.node.name]
-        seen = tensors.get(name, node.inputs[0])
-        if target in states:
-            seen = _state_of(node, target)
-        observations.append(observe(Observation(node, seen, target.name, is_result=target.is_result)))
+        observations.append(observe(Observation(node, tensors.get(name, node.inputs[0]), target.name)))
+    makers = {tensor.name: (node, tensor) for node in model.nodes() for tensor in node.outputs}
+    for target in further:
+        node = nodes[target.node.name]
+        if target.is_result:
+            # Its own nodes of the source may have been folded into the layer.
+            node, tensor = makers[prepared.origin_of(target.tensor.name).name]
+        else:
+            tensor = node.inputs[HIDDEN]
+        observations.append(Observation(node, tensor, target.name, is_result=target.is_result))
     recorder = settings.identity(sha256)
     InsertObservers(recorder, settings.to_json(), observations, infer_types(proto, base_dir)).run(model)
     after = _names(model)
@@ -179,13 +196,6 @@ def _calibration_model(
     mark = {"source_sha256": sha256, "batch_num": settings.batch_num, "nodes": added[0], "constants": added[1]}
     model.metadata[METADATA] = json.dumps(mark, separators=(",", ":"))
     return CalibrationModel(build(model), recorder)
-
-
-def _state_of(node: Node, target: _Target) -> Tensor:
-    """The hidden state that a target means, in the source."""
-    if not target.is_result:
-        return node.inputs[HIDDEN]
-    return next(tensor for tensor in node.outputs if tensor.name == target.tensor.name)
 
 
 def _tensors(model: Model) -> Iterable[Tensor]:

@@ -12,7 +12,7 @@ import numpy as np
 from amct_onnx.analyse.algorithms import Bounds, choose_activation
 from amct_onnx.analyse.algorithms.uniform import half_precision, scale_and_offset, signal_to_noise_db
 from amct_onnx.analyse.body_statistics import obstacle_to_watching, statistics_key, watch_bodies
-from amct_onnx.analyse.calibration_model import state_key
+from amct_onnx.analyse.calibration_model import result_key, state_key
 from amct_onnx.analyse.configurable import within_limits
 from amct_onnx.analyse.engine import Calibration, calibrate
 from amct_onnx.analyse.input_wishes import InputWish, find_inputs, in_source
@@ -45,6 +45,7 @@ from amct_onnx.graph.op_table import resolve_constant
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, Survey, locate_layers
+from amct_onnx.passes.qdq_bodies import body_results
 from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs, runs_on_integers, scale_source
 from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.record import LayerRecord, Record, RecordHeader
@@ -101,6 +102,7 @@ def make_plan(
     found = locate_layers(model, options.skip)
     options = within_limits(options, found.layers)
     inside = [layer for layer in found.all_layers if layer.in_body]
+    results = body_results(model, found.layers) if options.qdq_tensors else {}
     chooser = _Chooser(prepared, found.outside_bodies(), options)
     keep_values = options.needs_values
     if isinstance(data, Calibration):
@@ -121,11 +123,19 @@ def make_plan(
         calibration = replace(walked, source_sha256=sha256)
         if inside and obstacle_to_watching(data) is None:
             seen = watch_bodies(
-                prepared, inside, options, data, feeds=calibration.feeds, sha256=sha256, progress=progress
+                prepared,
+                inside,
+                options,
+                data,
+                feeds=calibration.feeds,
+                sha256=sha256,
+                results=results,
+                progress=progress,
             )
             calibration = replace(calibration, statistics={**calibration.statistics, **seen})
     watch.lap("calibrating")
-    plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256), inside, obstacle_to_watching(data))
+    inner = _Inner(inside, results, obstacle_to_watching(data))
+    plan = chooser.plan(calibration, survey, RecordHeader(source_sha256=sha256), inner)
     watch.lap("choosing scales")
     return replace(plan, record=_with_skips(plan.record, prepared.skip_fusion), seconds=watch.seconds)
 
@@ -184,6 +194,21 @@ def _nothing_left(refusals: Sequence[Refusal]) -> NothingToCompressError:
     )
 
 
+@dataclass(frozen=True)
+class _Inner:
+    """What lies inside bodies.
+
+    Attributes:
+        layers: the layers.
+        results: layer name -> its result, for those whose kernel writes integers.
+        unwatched: why nothing was seen of them.
+    """
+
+    layers: Sequence[Layer | RecurrentLayer]
+    results: Mapping[str, Tensor]
+    unwatched: Obstacle | None
+
+
 class _Chooser:
     """Chooses scales for one model once its statistics are there."""
 
@@ -218,17 +243,16 @@ class _Chooser:
         calibration: Calibration,
         survey: Survey,
         header: RecordHeader,
-        inside: Sequence[Layer | RecurrentLayer],
-        unwatched: Obstacle | None,
+        inner: _Inner,
     ) -> Plan:
-        """The plan; `inside` are the layers inside bodies, `unwatched` says why nothing was seen of them."""
+        """The plan."""
         entries: dict[str, LayerRecord] = {}
         refusals = [*survey.refusals, *self._against_inputs]
-        for layer in (*self._layers, *self._recurrent, *inside):
+        for layer in (*self._layers, *self._recurrent, *inner.layers):
             if isinstance(layer, RecurrentLayer):
-                chosen = self._recurrent_entry(layer, calibration, unwatched)
+                chosen = self._recurrent_entry(layer, calibration, inner.unwatched)
             elif layer.in_body:
-                chosen = self._body_entry(layer, calibration, unwatched)
+                chosen = self._body_entry(layer, calibration, inner.unwatched)
             else:
                 chosen = self._entry(layer, calibration)
             if isinstance(chosen, LayerRecord):
@@ -245,6 +269,7 @@ class _Chooser:
         if not entries:
             raise _nothing_left(refusals)
         tensors, against = self._tensor_entries(self._remaining_pairs(layers), calibration)
+        tensors.update(self._body_tensors(inner, calibration, entries))
         return Plan(
             Record(entries, header=header),
             Record(tensors, header=header),
@@ -330,6 +355,20 @@ class _Chooser:
         if isinstance(state, Obstacle):
             return state
         return complete_entry(layer, self._options, chosen, state)
+
+    def _body_tensors(
+        self, inner: _Inner, calibration: Calibration, entries: Mapping[str, LayerRecord]
+    ) -> dict[str, LayerRecord]:
+        """Results of quantized layers in bodies; one that another layer reads is quantized as that asks."""
+        read = {id(layer.activation) for layer in inner.layers if layer.name in entries}
+        wanted = replace(self._options.default.activation, bits=8)
+        found: dict[str, LayerRecord] = {}
+        for name, tensor in inner.results.items():
+            seen = calibration.statistics.get(result_key(name))
+            if name in entries and id(tensor) not in read and seen is not None and seen.count:
+                bounds = Bounds(*output_bounds(tensor))
+                found[tensor.name] = _tensor_entry(*choose_activation(wanted, seen.distribution(), bounds=bounds))
+        return found
 
     def _with_weights(
         self, layer: Layer, seen: TensorStatistics, scale_d: float, offset_d: int

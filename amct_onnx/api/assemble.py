@@ -11,11 +11,11 @@ from amct_onnx.passes.base import PassTiming, Refusal
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.passes.locate import Survey, locate_layers
-from amct_onnx.passes.qdq_placement import runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant, RecurrentQuant, TensorQuant
 from amct_onnx.passes.recurrent import ascend_obstacle
 from amct_onnx.record import LoadedRecord, Record
 from amct_onnx.rewrite import OutputForm, Prepared, rewrite_all
+from amct_onnx.rewrite.forms import body_result_quants, qdq_obstacle
 from amct_onnx.rewrite.quants import record_quants, shared_input_notes, tensor_quants
 
 
@@ -74,7 +74,7 @@ def assemble(
     models = {form: built for form, (built, _) in rewritten.items()}
     recurrent_notes = _recurrent_notes(said.recurrent, forms, qdq_recurrent=qdq_recurrent)
     report = Report(
-        layers=(*_summaries(prepared, survey, quants), *_recurrent_summaries(survey, said.recurrent)),
+        layers=_summaries(prepared, survey, {**quants, **said.recurrent}),
         inputs=_input_summaries(prepared, said.inputs),
         refusals=(
             *(_unplanned(survey, {**quants, **said.recurrent}) if refusals is None else refusals),
@@ -85,7 +85,7 @@ def assemble(
         notes=(
             *notes,
             *warnings,
-            *_notes(prepared, survey, quants, forms, by_config=by_config, has_recurrent=bool(said.recurrent)),
+            *_notes(prepared, survey, quants, pairs, forms, by_config=by_config, has_recurrent=bool(said.recurrent)),
             *recurrent_notes,
         ),
         deploy=check_built(models[OutputForm.ASCEND]) if OutputForm.ASCEND in models else (),
@@ -104,7 +104,9 @@ def _in_file(tensors: Record | LoadedRecord, warning: str) -> str:
     return f"{tensors.source}: {warning}" if isinstance(tensors, LoadedRecord) else warning
 
 
-def _summaries(prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQuant]) -> tuple[LayerSummary, ...]:
+def _summaries(
+    prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQuant | RecurrentQuant]
+) -> tuple[LayerSummary, ...]:
     return tuple(
         LayerSummary(
             layer.name,
@@ -114,22 +116,7 @@ def _summaries(prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQua
             quants[layer.name].data.offset,
             int(quants[layer.name].weight_scale.size),
         )
-        for layer in survey.layers
-        if layer.name in quants
-    )
-
-
-def _recurrent_summaries(survey: Survey, quants: Mapping[str, RecurrentQuant]) -> tuple[LayerSummary, ...]:
-    return tuple(
-        LayerSummary(
-            layer.name,
-            layer.op_type,
-            (layer.name,),
-            quants[layer.name].data.scale,
-            quants[layer.name].data.offset,
-            int(quants[layer.name].weight_scale.size),
-        )
-        for layer in survey.recurrent
+        for layer in survey.all_layers
         if layer.name in quants
     )
 
@@ -175,10 +162,28 @@ def _unplanned(survey: Survey, quants: Collection[str]) -> list[Refusal]:
     ]
 
 
+def _float_in_qdq(
+    prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQuant], pairs: Mapping[str, TensorQuant]
+) -> list[str]:
+    """What the QDQ form leaves float of the quantized layers, one note per reason."""
+    layers = [layer for layer in survey.layers if layer.name in quants]
+    of_bodies = body_result_quants(prepared.model, layers, quants, pairs)
+    names: dict[str, list[str]] = {}
+    for layer in layers:
+        obstacle = qdq_obstacle(layer, quants[layer.name], of_bodies)
+        if obstacle is not None:
+            names.setdefault(obstacle, []).append(layer.name)
+    return [
+        f"{len(found)} layers, like '{found[0]}', stay float in the QDQ model: {reason}"
+        for reason, found in names.items()
+    ]
+
+
 def _notes(
     prepared: Prepared,
     survey: Survey,
     quants: Mapping[str, LayerQuant],
+    pairs: Mapping[str, TensorQuant],
     forms: Sequence[OutputForm],
     *,
     by_config: bool,
@@ -190,16 +195,7 @@ def _notes(
         notes.append("the record quantizes no layer")
     if OutputForm.QDQ in forms:
         notes += shared_input_notes(prepared.model, quants)
-        floats = [
-            layer.name
-            for layer in survey.layers
-            if layer.name in quants and not runs_on_integers(layer, quants[layer.name].data.bits)
-        ]
-        if floats:
-            notes.append(
-                f"{len(floats)} layers, like '{floats[0]}', stay float in the QDQ model: transposed convolutions and "
-                "16-bit activations have no integer kernels there, and bodies of control flow are left alone"
-            )
+        notes += _float_in_qdq(prepared, survey, quants, pairs)
     if OutputForm.QDQ in forms and OutputForm.ASCEND in forms and not by_config:
         narrow = [
             layer.name

@@ -21,8 +21,9 @@ from amct_onnx.passes.join_pairs import JoinPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, LowerQuants
 from amct_onnx.passes.pack_int4 import PackInt4Weights
+from amct_onnx.passes.qdq_bodies import QdqBodies, body_results
 from amct_onnx.passes.qdq_inputs import QdqInputs
-from amct_onnx.passes.qdq_placement import runs_on_integers
+from amct_onnx.passes.qdq_placement import NEEDS_OUTPUT_PAIR, runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant, RecurrentQuant, TensorQuant
 from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.passes.recurrent_forms import LowerRecurrent, QuantizeRecurrent
@@ -183,17 +184,21 @@ def _qdq(
     model: Model, plan: _Plan, pairs: Mapping[str, TensorQuant], target: QdqTarget, *, recurrent: bool
 ) -> list[Pass]:
     quants, inputs = plan.quants, plan.inputs
-    layers = [layer for layer in plan.layers if _runs_on_integers(layer, quants[layer.name])]
+    of_bodies = body_result_quants(model, plan.layers, quants, pairs)
+    able = [layer for layer in plan.layers if qdq_obstacle(layer, quants[layer.name], of_bodies) is None]
+    layers = [layer for layer in able if not layer.in_body]
+    inside = [layer for layer in able if layer.in_body]
     singles = {site.tensor.name: inputs[site.key] for site in InputSites(model, layers).at(inputs)}
     # The record's own scales go before those of the tensors file.
     of_record = {name: quant for name, quant in singles.items() if name in pairs}
     of_record.update({layer.activation.name: quants[layer.name].data for layer in layers})
     passes: list[Pass] = [
-        QdqWeights(layers, quants),
-        QdqBiases(layers, quants, target),
+        QdqWeights(able, quants),
+        QdqBiases(able, quants, target),
         DropUnitDilations(),
         QdqPairs({**pairs, **of_record}, layers, target),
         QdqInputs(inputs, target),
+        QdqBodies(inside, quants, of_bodies, target),
     ]
     if recurrent:
         passes.append(QdqRecurrent(plan.recurrent, plan.recurrent_quants, target))
@@ -203,8 +208,34 @@ def _qdq(
     return [*passes, DropEnforcedClamps(), DropDeadConstants()]
 
 
-def _runs_on_integers(layer: Layer, quant: LayerQuant) -> bool:
-    return runs_on_integers(layer, quant.data.bits) and not (layer.has_batched_weight and quant.weight_scale.size > 1)
+def body_result_quants(
+    model: Model,
+    layers: Sequence[Layer],
+    quants: Mapping[str, LayerQuant],
+    pairs: Mapping[str, TensorQuant],
+) -> dict[str, TensorQuant]:
+    """Quantization of the results of layers in bodies: as the layer asks that reads it there, else as the pair says."""
+    read = {id(layer.activation): quants[layer.name].data for layer in layers if layer.name in quants}
+    found: dict[str, TensorQuant] = {}
+    for name, tensor in body_results(model, layers).items():
+        quant = read.get(id(tensor), pairs.get(tensor.name))
+        if quant is not None and quant.bits == 8:
+            found[name] = quant
+    return found
+
+
+def qdq_obstacle(layer: Layer, quant: LayerQuant, of_bodies: Mapping[str, TensorQuant]) -> str | None:
+    """Why a quantized layer stays float in the QDQ form; None when it runs on integers."""
+    if not runs_on_integers(layer, quant.data.bits):
+        return "transposed convolutions and 16-bit activations have no integer kernels there"
+    if layer.has_batched_weight and quant.weight_scale.size > 1:
+        return "a batch of weights has an integer kernel with one scale only"
+    if layer.in_body and layer.op_type in NEEDS_OUTPUT_PAIR and layer.name not in of_bodies:
+        return (
+            "the tensors file holds no scale of its result inside a body (none can, where another body has a tensor of "
+            "that name)"
+        )
+    return None
 
 
 def _packing(plan: _Plan) -> list[Pass]:

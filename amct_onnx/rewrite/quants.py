@@ -170,7 +170,7 @@ def tensor_quants(
     """
     loaded = as_loaded(tensors)
     names = {tensor.name for tensor in (*model.graph.inputs, *model.graph.initializers.values())}
-    names |= {tensor.name for node in model.graph.nodes for tensor in node.outputs}
+    names |= {tensor.name for node in model.nodes() for tensor in node.outputs}
     inputs = {layer.activation.name: layer.name for layer in locate_layers(model).layers if layer.name in layers}
     findings, quants = [*loaded.findings], {}
     for name, entry in loaded.record.layers.items():
