@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from amct_onnx.graph.free_names import FreeNames
-from amct_onnx.graph.model import Model
+from amct_onnx.graph.model import Graph, Model
 
 
 def name_nodes(model: Model) -> int:
-    """Give unnamed nodes the name ``{op_type}_{index}`` and doubled names a numeric suffix.
+    """Give every node a name of its own.
 
-    ``index`` is the node's position in its graph. Names that are unique already are never touched, so the result is the
-    same each time it runs.
+    An unnamed node is called ``{op_type}_{index}``, by its position in its graph. Where two nodes have one name, those
+    in bodies get the path to them before it, ``{control node}/{attribute}/{name}``; what is still doubled gets a
+    numeric suffix. Names that are unique already are never touched, so the result is the same each time it runs.
 
     Returns:
         The number of nodes renamed.
     """
-    nodes = [(index, node) for graph in model.graphs() for index, node in enumerate(graph.nodes)]
-    free = FreeNames(node.name for _, node in nodes if node.name)
+    paths = {id(model.graph): ""}
+    counts = Counter(node.name for node in model.nodes())
+    free = FreeNames(name for name in counts if name)
     seen: set[str] = set()
     renamed = 0
-    for index, node in nodes:
-        if not node.name or node.name in seen:
-            node.name = free.like(node.name or f"{node.op}_{index}")
-            renamed += 1
-        seen.add(node.name)
+    for graph in model.graphs():
+        path = paths[id(graph)]
+        for index, node in enumerate(graph.nodes):
+            own = node.name or f"{node.op}_{index}"
+            is_doubled = counts[node.name] > 1 if node.name else own in counts or own in seen
+            if path and is_doubled:
+                own = path + own
+            if own != node.name or own in seen:
+                node.name = free.like(own)
+                renamed += 1
+            seen.add(node.name)
+        for node in graph.control_nodes:
+            bodies = {name: body for name, body in node.attrs.items() if isinstance(body, Graph)}
+            paths.update({id(body): f"{node.name}/{name}/" for name, body in bodies.items()})
     return renamed

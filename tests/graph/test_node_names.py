@@ -36,8 +36,24 @@ def test_bodies_are_named_in_source_order() -> None:
     branch = "{0} = {1} () => (float[2,3] {2}) {{ {2} = Neg(x) }}"
     text = f"y = If(c) <{branch.format('then_branch', 'a', 't')}, {branch.format('else_branch', 'b', 'e')}>"
     model, names = named(text, inputs="float[2,3] x, bool c")
-    assert names == ["If_0", "Neg_0", "Neg_0_1"]
+    assert names == ["If_0", "Neg_0", "If_0/else_branch/Neg_0"]
     assert [graph.name for graph in model.graphs()] == ["g", "a", "b"]
+
+
+def test_doubled_names_in_bodies_get_the_path_to_them() -> None:
+    text = """
+        [n] s = Neg(x)
+        [if] y = If(c) <
+            then_branch = a () => (float[2,3] t) { [n] t = Neg(x) },
+            else_branch = b () => (float[2,3] e) { [m] e0 = Neg(x)
+                [in] e = If(c) <
+                    then_branch = d () => (float[2,3] p) { [m] p = Neg(x) },
+                    else_branch = f () => (float[2,3] q) { [own] q = Neg(x) }> }>
+    """
+    model, names = named(text, inputs="float[2,3] x, bool c")
+    inner = ["in/then_branch/m", "own"]
+    assert names == ["n", "if", "if/then_branch/n", "if/else_branch/m", "in", *inner]
+    assert name_nodes(model) == 0
 
 
 def test_many_doubles_are_named_in_linear_time() -> None:
