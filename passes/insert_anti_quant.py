@@ -30,7 +30,7 @@ class InsertAntiQuants:
         """Insert the nodes; equal AscendQuant nodes are merged later, those of layers included."""
         editor = Editor(model)
         for site in InputSites(model, ()).at(self.inputs):
-            quant = quant_node(model, site.stem, site.tensor, self.inputs[site.key])
+            quant = quant_node(model, f"{site.stem}.quant", site.tensor, self.inputs[site.key])
             result = model.new_tensor(f"{site.stem}.anti_quant.output0", np.dtype(np.float32))
             anti = Node(
                 "AscendAntiQuant",

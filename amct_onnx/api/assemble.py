@@ -48,13 +48,13 @@ def assemble(
         RecordError: the plan does not fit the model.
     """
     symmetric_only = target is QdqTarget.TENSORRT
-    said = record_quants(prepared, record, symmetric_only=symmetric_only, strict=strict)
+    said = record_quants(prepared, record, tensors=tensors, symmetric_only=symmetric_only, strict=strict)
     quants = said.layers
     pairs, more = tensor_quants(prepared.model, tensors, quants, symmetric_only=symmetric_only, strict=strict)
     rewritten = rewrite_all(prepared, quants, forms, pairs=pairs, inputs=said.inputs, target=target)
     timings: dict[str, tuple[PassTiming, ...]] = {"prepare": prepared.timings}
     timings.update({form.value: tuple(seconds) for form, (_, seconds) in rewritten.items()})
-    survey = locate_layers(prepared.model)
+    survey = locate_layers(prepared.model, products=quants)
     warnings = [*map(str, said.findings), *(_in_file(tensors, str(finding)) for finding in more)]
     models = {form: built for form, (built, _) in rewritten.items()}
     report = Report(
@@ -89,6 +89,7 @@ def _summaries(prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQua
             quants[layer.name].data.scale,
             quants[layer.name].data.offset,
             int(quants[layer.name].weight_scale.size),
+            None if quants[layer.name].second is None else quants[layer.name].weight_scale.item(),
         )
         for layer in survey.layers
         if layer.name in quants

@@ -53,6 +53,7 @@ def quantize(
     qdq_target: QdqTarget | str = QdqTarget.ONNXRUNTIME,
     gemm_per_channel: bool | None = None,
     reduce_range: bool = False,
+    matmul_inputs: bool = False,
     dmq: float | None = None,
     trial: bool = True,
     progress: Progress | None = None,
@@ -80,6 +81,8 @@ def quantize(
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
             model is asked for, since AMCT quantizes them per tensor.
         reduce_range: 7-bit weights, for x86 machines whose 8-bit kernels saturate.
+        matmul_inputs: quantize products of two computed tensors (attention) in the Ascend and fake-quant forms, too:
+            both inputs, without zero points. The QDQ form quantizes them anyway.
         dmq: balance every layer that has weights with this migration strength, 0.2 to 0.8 (DMQ, like SmoothQuant):
             spread between input channels moves from activations to weights. Walks over the data twice.
         trial: run every runnable form beside the float model on the first feeds.
@@ -102,6 +105,7 @@ def quantize(
         skip_fusion=(skip_fusion,) if isinstance(skip_fusion, str) else tuple(skip_fusion),
         do_fusion=do_fusion,
         reduce_range=reduce_range,
+        matmul_inputs=matmul_inputs,
     )
     if config is not None:
         refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
@@ -127,7 +131,12 @@ def _quantized(
     refuse_compressed(proto)
     with blaming_illegal_models(proto, base_dir):
         prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
-        options = replace(options, reduce_range=choices.reduce_range, qdq_tensors=OutputForm.QDQ in forms)
+        options = replace(
+            options,
+            reduce_range=choices.reduce_range,
+            matmul_inputs=choices.matmul_inputs,
+            qdq_tensors=OutputForm.QDQ in forms,
+        )
         watch.lap("preparing")
         factors = choose_balance(prepared, options, data, progress=progress)
         watch.lap("balancing")
@@ -191,6 +200,7 @@ class _Choices:
     skip_fusion: tuple[str, ...]
     do_fusion: bool
     reduce_range: bool
+    matmul_inputs: bool
 
     def flags(self) -> dict[str, object]:
         """Those that a config decides, and whether they were given."""

@@ -34,7 +34,10 @@ _EXTERNAL_NAMING = {
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One quantized layer: its name, type, the source nodes it stands for, and how it is quantized."""
+    """One quantized layer: its name, type, the source nodes it stands for, and how it is quantized.
+
+    ``second_scale`` is the scale of the second input where that is computed as well, else None.
+    """
 
     name: str
     op_type: str
@@ -42,6 +45,7 @@ class LayerSummary:
     scale_d: float
     offset_d: int
     weight_scales: int
+    second_scale: float | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,7 @@ class CompressionResult:
                     "name": layer.name,
                     "type": layer.op_type,
                     "before": list(layer.source_nodes),
-                    "after": [f"{layer.name}.quant", layer.name, f"{layer.name}.dequant"],
+                    "after": [*_quants(layer), layer.name, f"{layer.name}.dequant"],
                 }
                 for layer in self.report.layers
             ],
@@ -232,6 +236,11 @@ class CompressionResult:
     def record_text(self) -> str:
         """The record as it would be written."""
         return format_record(self.record)
+
+
+def _quants(layer: LayerSummary) -> list[str]:
+    """The AscendQuant nodes before a layer."""
+    return [f"{layer.name}.quant", *([] if layer.second_scale is None else [f"{layer.name}.quant_1"])]
 
 
 def _is_plan(kind: str) -> bool:

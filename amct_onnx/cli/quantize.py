@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         qdq_target=arguments.qdq_target,
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
+        matmul_inputs=arguments.matmul_inputs,
         dmq=arguments.dmq,
         trial=not arguments.no_trial,
         # How many of them a config wants is known later.

@@ -122,7 +122,7 @@ def _folded(prepared: Prepared, quants: Mapping[str, LayerQuant]) -> tuple[Model
     """A copy with plain Gemms, and its layers to quantize."""
     model = prepared.model.copy()
     _, timings = run_pipeline(model, [FoldGemm(quants.keys())])
-    return model, [layer for layer in locate_layers(model).layers if layer.name in quants], timings
+    return model, [layer for layer in locate_layers(model, products=quants).layers if layer.name in quants], timings
 
 
 def _pipeline(
@@ -158,6 +158,9 @@ def _pipeline(
 
 
 def _runs_on_integers(layer: Layer, quant: LayerQuant) -> bool:
+    """Whether the QDQ form quantizes it as a layer; for products of two computed tensors it has pairs of its own."""
+    if layer.second is not None:
+        return False
     return runs_on_integers(layer, quant.data.bits) and not (layer.has_batched_weight and quant.weight_scale.size > 1)
 
 

@@ -13,7 +13,7 @@ from onnx import ModelProto
 from amct_onnx.graph import Model
 from amct_onnx.passes.balance import Factors
 from amct_onnx.passes.input_sites import InputSites
-from amct_onnx.passes.locate import Layer, locate_layers
+from amct_onnx.passes.locate import Layer, Survey, locate_layers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.record import (
     Finding,
@@ -30,6 +30,7 @@ from amct_onnx.record.findings import raise_errors
 from amct_onnx.record.tensor_rules import tensor_complaints, zero_point_complaints
 from amct_onnx.record.unapplied import unapplied_findings
 from amct_onnx.rewrite.prepare import Prepared, prepare
+from amct_onnx.rewrite.products import second_complaints, second_names, with_seconds
 
 _BITS = {"INT4": 4, "INT6": 6, "INT7": 7, "INT8": 8, "INT16": 16}
 
@@ -50,13 +51,19 @@ class RecordQuants:
 
 
 def record_quants(
-    prepared: Prepared, record: Record | LoadedRecord, *, symmetric_only: bool = False, strict: bool = False
+    prepared: Prepared,
+    record: Record | LoadedRecord,
+    *,
+    tensors: Record | LoadedRecord | None = None,
+    symmetric_only: bool = False,
+    strict: bool = False,
 ) -> RecordQuants:
     """Quantization of each layer and input that the record quantizes.
 
     Args:
         prepared: the model, balanced as the record says.
         record: the plan.
+        tensors: the plan of tensors, which holds the second factors of products of two computed tensors.
         symmetric_only: refuse zero points, for a target that has none.
         strict: warnings are errors.
 
@@ -65,7 +72,12 @@ def record_quants(
     """
     loaded = as_loaded(record)
     entries = loaded.record.layers
-    findings = [*loaded.findings, *_model_findings(prepared.model, loaded), *unapplied_findings(loaded)]
+    survey = _survey(prepared.model, loaded.record)
+    findings = [*loaded.findings, *_model_findings(prepared.model, survey, loaded), *unapplied_findings(loaded)]
+    second_plan = None if tensors is None else as_loaded(tensors).record
+    seconds = second_names(survey.layers)
+    for name, tensor in seconds.items():
+        findings += placed(loaded, name, second_complaints(tensor, second_plan))
     for name, entry in entries.items():
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
     raise_errors(loaded.source, findings, strict=strict)
@@ -80,12 +92,18 @@ def record_quants(
         if not entry.is_empty and not entry.is_tensor_quantize
     }
     inputs = {name: tensor_quant(entry) for name, entry in entries.items() if entry.is_tensor_quantize}
+    layers = with_seconds(layers, seconds, second_plan)
     return RecordQuants(layers, inputs, tuple(dict.fromkeys(findings)))
 
 
-def _model_findings(model: Model, loaded: LoadedRecord) -> tuple[Finding, ...]:
+def _survey(model: Model, record: Record) -> Survey:
+    """The layers of a model; products of two computed tensors are layers where the record has an entry for them."""
+    named = {name for name, entry in record.layers.items() if not entry.is_empty}
+    return locate_layers(model, products=named)
+
+
+def _model_findings(model: Model, survey: Survey, loaded: LoadedRecord) -> tuple[Finding, ...]:
     """What of a record does not fit a model."""
-    survey = locate_layers(model)
     facts: dict[str, LayerFacts | str] = {layer.name: layer_facts(layer) for layer in survey.layers}
     facts.update({refusal.node: refusal.reason for refusal in survey.refusals})
     nodes = {node.name: len(node.inputs) for graph in model.graphs() for node in graph.nodes}
@@ -148,11 +166,16 @@ def tensor_quants(
     loaded = as_loaded(tensors)
     names = {tensor.name for tensor in (*model.graph.inputs, *model.graph.initializers.values())}
     names |= {tensor.name for node in model.graph.nodes for tensor in node.outputs}
-    inputs = {layer.activation.name: layer.name for layer in locate_layers(model).layers if layer.name in layers}
+    survey = [layer for layer in locate_layers(model, products=layers).layers if layer.name in layers]
+    # Products of two computed tensors have pairs in the QDQ form, which follow the tensors file alone.
+    inputs = {layer.activation.name: layer.name for layer in survey if layer.second is None}
+    seconds = second_names(survey).values()
     findings, quants = [*loaded.findings], {}
     for name, entry in loaded.record.layers.items():
         findings += placed(loaded, name, tensor_complaints(entry))
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
+        if name in inputs and name in seconds:
+            continue
         if name in inputs:
             message = f'it is the input of layer "{inputs[name]}", whose entry in the record is used instead'
             findings += placed(loaded, name, [Complaint(None, message, Severity.WARNING)])
@@ -189,6 +212,7 @@ def layer_facts(layer: Layer) -> LayerFacts:
         channels_out=layer.channels_out,
         channels_in=layer.channels_in,
         has_weight=layer.weight is not None,
+        symmetric_only=layer.second is not None,
         act_types=frozenset(f"INT{bits}" for bits in layer.spec.act_bits),
         wts_types=frozenset(f"INT{bits}" for bits in layer.weight_bits),
     )
