@@ -79,7 +79,7 @@ def balance_model(
     settings = RecorderSettings(record, options.feeds or 1, channels=channels)
 
     def observe(observation: Observation) -> Observation:
-        seen = channel_maxima(balanced[observation.key])
+        seen = channel_maxima(prepared, balanced[observation.key])
         return replace(observation, channels=seen.maxima.size, axis=seen.axis)
 
     return _calibration_model(prepared, targets, settings, sha256, observe)
@@ -104,7 +104,7 @@ def range_model(
         for target, choice in zip(targets, choices, strict=True)
     )
     settings = RecorderSettings(record, options.feeds or 1, ranges=ranges, force_fp16=options.force_fp16)
-    divided = {target.name: prepared.divided.get(target.tensor.name) for target in targets}
+    divided = {target.name: prepared.origin_of(target.tensor.name).change for target in targets}
 
     def observe(observation: Observation) -> Observation:
         change = divided[observation.key]

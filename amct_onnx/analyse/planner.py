@@ -259,7 +259,8 @@ class _Chooser:
             return _NO_PAIRS
         on_integers = [layer for layer in layers if runs_on_integers(layer, self._bits(layer))]
         on_integers = [layer for layer in on_integers if layer.second is None]
-        return place_pairs(self._prepared.model, on_integers, keep_float=self._prepared.multiplied)
+        keep_float = self._prepared.multiplied | self._prepared.unseen
+        return place_pairs(self._prepared.model, on_integers, keep_float=keep_float)
 
     def _bits(self, layer: Layer) -> int:
         return self._options.of(layer.name).activation.bits

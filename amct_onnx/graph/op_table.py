@@ -324,7 +324,7 @@ _PRODUCT_RANK = Rule(
 _MATMUL_LEFT = Rule(
     lambda node: resolve_constant(node.inputs[0]) is not None,
     "the constant is its first input; only a constant second input counts as weight",
-    "transpose both operands",
+    "declare the shape of its second input, or transpose both operands",
 )
 _POOL_RANK = Rule(
     lambda node: rank_of(node.inputs[0]) not in (None, 4), "only 2-D pooling (4-D input) is quantized", "none"

@@ -16,7 +16,7 @@ from tests.models import Array, imported, initializers, node_named, normal, pars
 PRODUCT = "[qk] y = MatMul(a, b)"
 
 
-def product(first, second, result="float y"):
+def product(first, second, result="float[] y"):
     shapes = [",".join(map(str, shape)) for shape in (first, second)]
     return parse(PRODUCT, f"float[{shapes[0]}] a, float[{shapes[1]}] b", result)
 
