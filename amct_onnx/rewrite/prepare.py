@@ -17,6 +17,7 @@ from amct_onnx.graph.opset import raise_opset
 from amct_onnx.passes.affine import BROADCAST_OPSET
 from amct_onnx.passes.balance import BalanceLayers, Divided, Factors
 from amct_onnx.passes.base import Pass, PassResult, PassTiming, Refusal, run_pipeline
+from amct_onnx.passes.densify import DensifySparse
 from amct_onnx.passes.fold_transpose import FoldTranspose
 from amct_onnx.passes.fold_weights import FoldWeights
 from amct_onnx.passes.fuse_affine import FuseAffine
@@ -244,6 +245,7 @@ class _Imported:
 def _imported(proto: ModelProto, base_dir: Path | None, *, documented_only: bool) -> _Imported:
     model = import_model(proto, base_dir)
     name_nodes(model)
+    DensifySparse().run(model)
     FoldWeights().run(model)
     rearranged = [] if documented_only else [SplitGemm().run(model), TurnProduct().run(model)]
     settle_types(model)
