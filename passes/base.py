@@ -45,6 +45,20 @@ class PassResult:
 
 
 @dataclass(frozen=True)
+class RearrangeResult(PassResult):
+    """What a pass did that puts nodes of its own around layers.
+
+    Attributes:
+        moved: name of a new tensor -> the source's tensor whose values it holds; in what a layer reads the last two
+            axes are swapped.
+        unseen: names of new nodes one of whose inputs no tensor of the source corresponds to.
+    """
+
+    moved: Mapping[str, str] = field(default_factory=dict)
+    unseen: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class PassTiming:
     """One line of ``-v``: seconds and number of changes of one pass."""
 

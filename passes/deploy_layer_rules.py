@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from amct_onnx.graph.model import Model, constant_array
-from amct_onnx.graph.op_table import OpSpec, resolve_constant, spec_of
+from amct_onnx.graph.op_table import OpSpec, multiplies_computed, resolve_constant, spec_of
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
@@ -35,6 +35,7 @@ class DeployedLayer:
         quant: the AscendQuant before it.
         dequant: the AscendDequant behind it.
         bias_add: the Add between, which gives a MatMul its bias.
+        second: the AscendQuant before a second input that is computed as well.
     """
 
     node: Node
@@ -42,6 +43,7 @@ class DeployedLayer:
     quant: Node | None
     dequant: Node | None
     bias_add: Node | None
+    second: Node | None = None
 
     @property
     def weight(self) -> Constant | None:
@@ -64,8 +66,10 @@ def deployed_layers(model: Model) -> list[DeployedLayer]:
         if not spec.has_record or not node.inputs or not node.outputs:
             continue
         bias_add, dequant = _behind(node)
-        layer = DeployedLayer(node, spec, _quant_before(node.inputs[0]), dequant, bias_add)
-        if layer.quant or layer.dequant or (layer.weight is not None and np.dtype(layer.weight.dtype).kind == "i"):
+        second = _quant_before(node.inputs[1]) if multiplies_computed(node) else None
+        layer = DeployedLayer(node, spec, _quant_before(node.inputs[0]), dequant, bias_add, second)
+        has_integers = layer.weight is not None and np.dtype(layer.weight.dtype).kind == "i"
+        if layer.quant or layer.dequant or second or has_integers:
             layers.append(layer)
     return layers
 
@@ -174,7 +178,7 @@ def _inverse(scale: float) -> float:
 def type_findings(layers: Iterable[DeployedLayer]) -> Iterator[DeployFinding]:
     """Weights are int8, biases int32."""
     for layer in layers:
-        if layer.spec.weight is not None:
+        if layer.spec.weight is not None and layer.second is None:
             yield from _type_findings(layer, "weight", layer.weight, np.int8)
             if layer.weight is None:
                 yield _finding("weight", layer.node, "its weight is not a constant")
@@ -227,7 +231,7 @@ def _multiplier_findings(dequant: Node, scales: Any) -> Iterator[DeployFinding]:
 
 def _channels_out(layer: DeployedLayer) -> int | None:
     """Output channels; None when they are not known."""
-    if layer.spec.weight is None:
+    if layer.spec.weight is None or layer.second is not None:
         return 1
     weight = layer.weight
     return (

@@ -30,7 +30,7 @@ class InsertAntiQuants:
         """Insert the nodes; equal AscendQuant nodes are merged later, those of layers included."""
         editor = Editor(model)
         for site in InputSites(model, ()).at(self.inputs):
-            quant = quant_node(model, site.stem, site.tensor, self.inputs[site.key])
+            quant = quant_node(model, f"{site.stem}.quant", site.tensor, self.inputs[site.key])
             anti = anti_quant_node(model, site.stem, quant.outputs[0], self.inputs[site.key])
             replace_input(site.node, site.index, anti.outputs[0])
             editor.insert_before(site.node, [quant, anti])

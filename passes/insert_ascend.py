@@ -27,7 +27,7 @@ GE_FLOAT32, GE_FLOAT16 = 0, 1
 
 @dataclass(frozen=True)
 class InsertQuant:
-    """Put an AscendQuant on the data input of each layer."""
+    """Put an AscendQuant on the data input of each layer, and on the second factor of a product."""
 
     layers: Sequence[Layer]
     quants: Mapping[str, LayerQuant]
@@ -36,25 +36,29 @@ class InsertQuant:
         """Insert the nodes; equal ones are merged by :class:`MergeQuants`."""
         editor = Editor(model)
         for layer in self.layers:
-            quant = quant_node(model, layer.name, layer.activation, self.quants[layer.name].data)
-            replace_input(layer.node, 0, quant.outputs[0])
-            editor.insert_before(layer.node, [quant])
+            quants = self.quants[layer.name]
+            nodes = [quant_node(model, f"{layer.name}.quant", layer.activation, quants.data)]
+            if layer.second is not None and quants.second is not None:
+                nodes.append(quant_node(model, f"{layer.name}.quant_1", layer.second, quants.second))
+            for index, node in enumerate(nodes):
+                replace_input(layer.node, index, node.outputs[0])
+            editor.insert_before(layer.node, nodes)
         editor.commit()
         return PassResult(tuple(layer.name for layer in self.layers))
 
 
-def quant_node(model: Model, stem: str, tensor: Tensor, quant: TensorQuant) -> Node:
-    """An AscendQuant ``stem.quant`` on `tensor`, not placed yet."""
+def quant_node(model: Model, name: str, tensor: Tensor, quant: TensorQuant) -> Node:
+    """An AscendQuant of that name on `tensor`, not placed yet."""
     return Node(
         "AscendQuant",
-        f"{stem}.quant",
+        name,
         attrs={
             "scale": float(np.float32(1.0) / np.float32(quant.scale)),
             "offset": float(quant.offset),
             "dst_type": f"INT{quant.bits}",
         },
         inputs=[tensor],
-        outputs=[model.new_tensor(f"{stem}.quant.output0", np.dtype(f"int{quant.bits}"))],
+        outputs=[model.new_tensor(f"{name}.output0", np.dtype(f"int{quant.bits}"))],
     )
 
 

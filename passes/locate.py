@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from amct_onnx.graph.channels import Channels
 from amct_onnx.graph.model import Model
-from amct_onnx.graph.op_table import OPS, OpSpec, is_standard, resolve_constant, spec_of
+from amct_onnx.graph.op_table import (
+    OPS,
+    PRODUCT_RULES,
+    OpSpec,
+    Rule,
+    is_standard,
+    multiplies_computed,
+    resolve_constant,
+    spec_of,
+)
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.recurrent import RecurrentLayer, recurrent_layer
@@ -21,7 +30,7 @@ class Layer:
     Attributes:
         node: the Conv, Gemm, MatMul or AveragePool node.
         spec: its row of the operator table.
-        weight: its weight constant, None for AveragePool.
+        weight: its weight constant, None for AveragePool and for products of two computed tensors.
         bias: its bias constant, None when it has none.
         bias_add: the Add behind a MatMul that adds the bias.
         in_body: whether it lies inside a control-flow body, which runs many times or never.
@@ -48,6 +57,11 @@ class Layer:
     def activation(self) -> Tensor:
         """The data input."""
         return self.node.inputs[0]
+
+    @property
+    def second(self) -> Tensor | None:
+        """The second factor of a product of two computed tensors, which takes the weight's place; else None."""
+        return self.node.inputs[1] if self.weight is None and self.spec.weight is not None else None
 
     @property
     def output(self) -> Tensor:
@@ -127,12 +141,19 @@ _IN_FUNCTION = (
 )
 
 
-def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
+_PRODUCT_IN_BODY = (
+    "both inputs are computed at run time, inside a control-flow body, where only first inputs are watched",
+    "none; it stays float",
+)
+
+
+def locate_layers(model: Model, skip: Iterable[str] = (), *, products: Container[str] = ()) -> Survey:
     """Survey `model` in graph order.
 
     Args:
         model: named and fused.
         skip: layer names to leave float.
+        products: names of nodes that are layers even where they multiply two computed tensors.
     """
     skipped = set(skip)
     outputs = model.output_ids()
@@ -154,7 +175,10 @@ def locate_layers(model: Model, skip: Iterable[str] = ()) -> Survey:
                     rule = spec.stays_float
                     refusals.append(Refusal(node.name, node.op, rule.reason, rule.remedy))
                 continue
-            refusal = _refuse(node, spec, skipped)
+            is_product = node.name in products and multiplies_computed(node)
+            refusal = _refuse(node, PRODUCT_RULES if is_product else spec.rules, skipped)
+            if refusal is None and is_product and in_body:
+                refusal = Refusal(node.name, node.op, *_PRODUCT_IN_BODY)
             if refusal is not None:
                 refusals.append(refusal)
             elif spec.gates:
@@ -183,10 +207,10 @@ def _is_layer_type(called: tuple[str, str]) -> bool:
     return domain in ("", "ai.onnx") and name in OPS and OPS[name].has_record
 
 
-def _refuse(node: Node, spec: OpSpec, skipped: set[str]) -> Refusal | None:
+def _refuse(node: Node, rules: Iterable[Rule], skipped: set[str]) -> Refusal | None:
     if node.name in skipped:
         return Refusal(node.name, node.op, "skipped on request")
-    for rule in spec.rules:
+    for rule in rules:
         if rule.applies(node):
             return Refusal(node.name, node.op, rule.reason, rule.remedy)
     return None

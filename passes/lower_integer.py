@@ -52,9 +52,9 @@ class LowerToIntegers:
         return PassResult(tuple(node.name.removesuffix(".dequant") for node in dequants))
 
 
-def _quant_of(node: Node, quants: Mapping[int, Node]) -> Node:
-    """The AscendQuant before a node."""
-    quant = quants.get(id(node.inputs[0]))
+def _quant_of(node: Node, quants: Mapping[int, Node], index: int = 0) -> Node:
+    """The AscendQuant before an input of a node."""
+    quant = quants.get(id(node.inputs[index]))
     if quant is None or quant.attrs.get("dst_type", "INT8") not in _SIMULATED_TYPES:
         raise ModelError(
             f"layer '{node.name}': its input is not an AscendQuant to {' or '.join(_SIMULATED_TYPES)}, which is all "
@@ -76,6 +76,8 @@ class _Layer:
         self._layer = self._nodes[0]
         self._name = str(self._layer.name)
         self._quant = _quant_of(self._layer, quants)
+        is_product = len(self._layer.inputs) > 1 and not isinstance(self._layer.inputs[1], Constant)
+        self._second = _quant_of(self._layer, quants, 1) if is_product else None
         self._inputs = inputs
         self._made: list[Node] = []
 
@@ -107,7 +109,7 @@ class _Layer:
 
     def _sum_of_parts(self, op: str, attrs: dict[str, object]) -> Tensor:
         """The integer operator on each byte of the input, added up."""
-        weight, zero = self._shifted_weight(), self._constant("weight_zero_point", np.array(_SHIFT, np.uint8))
+        weight, zero = self._factor()
         sums = []
         for part in self._inputs.as_bytes(self._quant):
             point = self._constant(f"zero_point_{part.factor}", np.array(part.zero_point, np.uint8))
@@ -160,6 +162,13 @@ class _Layer:
             return next(tensor for tensor in self._nodes[1].inputs if isinstance(tensor, Constant))
         own = self._layer.inputs[2:3]
         return own[0] if own and isinstance(own[0], Constant) else None
+
+    def _factor(self) -> tuple[Tensor, Tensor]:
+        """What the data is multiplied by, as uint8, and its zero point."""
+        if self._second is None:
+            return self._shifted_weight(), self._constant("weight_zero_point", np.array(_SHIFT, np.uint8))
+        (part,) = self._inputs.as_bytes(self._second)
+        return part.tensor, self._constant("second_zero_point", np.array(part.zero_point, np.uint8))
 
     def _shifted_weight(self) -> Tensor:
         """The weight as uint8: products of uint8 and int8 saturate on x86 machines without VNNI."""

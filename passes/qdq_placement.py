@@ -15,7 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from amct_onnx.graph.model import Model
-from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, kernel_of, resolve_constant, spec_of
+from amct_onnx.graph.op_table import (
+    Kernel,
+    data_inputs,
+    is_clamp,
+    kernel_of,
+    multiplies_computed,
+    resolve_constant,
+    spec_of,
+)
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.locate import Layer
 
@@ -84,9 +92,7 @@ def output_bounds(tensor: Tensor) -> tuple[float, float]:
 
 def is_product(node: Node) -> bool:
     """Whether the node multiplies two computed float matrices."""
-    if node.op != "MatMul" or kernel_of(node) is not Kernel.COMPUTE:
-        return False
-    return all(resolve_constant(tensor) is None for tensor in node.inputs) and _are_float(node.inputs)
+    return multiplies_computed(node) and _are_float(node.inputs)
 
 
 class _Sweep:

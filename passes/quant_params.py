@@ -58,15 +58,17 @@ class LayerQuant:
 
     Attributes:
         data: its data input.
-        weight_scale: float32 [1] or [channels_out].
+        weight_scale: float32 [1] or [channels_out]; the scale of `second` where there is one.
         weight_bits: 4, 6, 7 or 8.
         force_fp16: keep only the upper 19 bits of the accumulator's scale, as devices do that compute in float16.
+        second: its second factor, for a product of two computed tensors.
     """
 
     data: TensorQuant
     weight_scale: NDArray[np.float32]
     weight_bits: int = 8
     force_fp16: bool = False
+    second: TensorQuant | None = None
 
     @property
     def accumulator_scale(self) -> NDArray[np.float32]:

@@ -181,7 +181,7 @@ def _quant_of(node: Node, letter: str) -> TensorQuant:
 def _restored(model: Model, editor: Editor, node: Node, tensor: Tensor, quant: TensorQuant, suffix: str) -> Tensor:
     """`tensor` quantized and brought back."""
     stem = f"{node.name}{suffix}"
-    quantizing = quant_node(model, stem, tensor, quant)
+    quantizing = quant_node(model, f"{stem}.quant", tensor, quant)
     anti = anti_quant_node(model, stem, quantizing.outputs[0], quant)
     editor.insert_before(node, [quantizing, anti])
     return anti.outputs[0]

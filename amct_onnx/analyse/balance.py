@@ -71,7 +71,7 @@ def choose_balance(
     if not groups:
         return {}
     _check_walkable(data)
-    maxima = {key: channel_maxima(members[0]) for key, members in groups.items()}
+    maxima = {key: channel_maxima(prepared, members[0]) for key, members in groups.items()}
     watchers: dict[str, list[Watcher]] = {}
     for key, seen in maxima.items():
         watchers.setdefault(prepared.origin_of(key[0]).name, []).append(seen.update)
@@ -93,9 +93,10 @@ def _check_walkable(data: Any) -> None:
         )
 
 
-def channel_maxima(layer: Layer) -> ChannelMaxima:
-    """A watcher of a layer's data input."""
-    return ChannelMaxima(layer.channels_in or 0, layer.spec.channel_axis)
+def channel_maxima(prepared: Prepared, layer: Layer) -> ChannelMaxima:
+    """A watcher of the source's tensor that a layer reads."""
+    axis = -2 if layer.activation.name in prepared.moved else layer.spec.channel_axis
+    return ChannelMaxima(layer.channels_in or 0, axis)
 
 
 def weight_maxima(layer: Layer) -> Array:

@@ -85,7 +85,7 @@ def balance_model(
     settings = RecorderSettings(record, options.feeds or 1, channels=channels)
 
     def observe(observation: Observation) -> Observation:
-        seen = channel_maxima(balanced[observation.key])
+        seen = channel_maxima(prepared, balanced[observation.key])
         return replace(observation, channels=seen.maxima.size, axis=seen.axis)
 
     return _calibration_model(prepared, targets, settings, sha256, observe)
@@ -121,7 +121,7 @@ def range_model(
     settings = RecorderSettings(record, options.feeds or 1, ranges=ranges, force_fp16=options.force_fp16)
     further = [target for layer in recurrent for target in _state_targets(layer)]
     further += [_Target(result_key(name), tensor.inputs[0], tensor, is_result=True) for name, tensor in results.items()]
-    divided = {target.name: prepared.divided.get(target.tensor.name) for target in targets}
+    divided = {target.name: prepared.origin_of(target.tensor.name).change for target in targets}
 
     def observe(observation: Observation) -> Observation:
         change = divided.get(observation.key)

@@ -22,6 +22,7 @@ class PlanOptions:
         for_ascend: leave float what the ascend form cannot hold.
         feeds: how many feeds to calibrate with, which the data must hold; None for all it holds.
         tensors: inputs of nodes to quantize besides the layers.
+        matmul_inputs: quantize both inputs of products of two computed tensors, as layers of their own.
         force_fp16: round activation scales to float16 precision, for devices that compute in float16.
     """
 
@@ -34,6 +35,7 @@ class PlanOptions:
     for_ascend: bool = True
     feeds: int | None = None
     tensors: tuple[TensorOptions, ...] = ()
+    matmul_inputs: bool = False
     force_fp16: bool = False
 
     def of(self, layer: str) -> LayerOptions:

@@ -41,7 +41,7 @@ from amct_onnx.config import ActivationOptions
 from amct_onnx.errors import DataError, NothingToCompressError, UsageError
 from amct_onnx.findings import by_reason
 from amct_onnx.graph import Model, Tensor, constant_array
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import multiplies_computed, resolve_constant
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.locate import Layer, Survey, locate_layers
@@ -50,6 +50,7 @@ from amct_onnx.passes.qdq_placement import Placement, output_bounds, place_pairs
 from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.record import LayerRecord, Record, RecordHeader
 from amct_onnx.rewrite import Prepared
+from amct_onnx.rewrite.products import second_names
 from amct_onnx.stopwatch import Stopwatch
 
 _NO_PAIRS = Placement((), ())
@@ -99,7 +100,7 @@ def make_plan(
     survey = _survey(model, options)
     FoldGemm({layer.name for layer in survey.layers}).run(model)
     prepared = replace(prepared, model=model)
-    found = locate_layers(model, options.skip)
+    found = _located(model, options)
     options = within_limits(options, found.layers)
     inside = [layer for layer in found.all_layers if layer.in_body]
     results = body_results(model, found.layers) if options.qdq_tensors else {}
@@ -156,7 +157,7 @@ def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *,
     if missing:
         raise DataError(
             f"the statistics lack {len(missing)} of the tensors, like '{missing[0]}'; calibrate with the same output "
-            "forms and the same layers skipped"
+            "forms, the same layers skipped, and --matmul-inputs where that is given"
         )
     if keep_values and not all(given.statistics[name].keep_values for name in wanted):
         raise DataError("the statistics hold extremes only, enough for minmax; calibrate again for another method")
@@ -176,9 +177,14 @@ def check_names(model: Model, given: Iterable[str], what: str) -> None:
             raise UsageError(f"{what} '{name}' is not in the model; {hint}`amct_onnx inspect` shows the names")
 
 
+def _located(model: Model, options: PlanOptions) -> Survey:
+    products = {node.name for node in model.nodes() if options.matmul_inputs and multiplies_computed(node)}
+    return locate_layers(model, options.skip, products=products)
+
+
 def _survey(model: Model, options: PlanOptions) -> Survey:
     check_names(model, options.skip, "layer to skip")
-    survey = locate_layers(model, options.skip)
+    survey = _located(model, options)
     if not survey.all_layers and not options.tensors:
         raise _nothing_left(survey.refusals)
     return survey
@@ -223,18 +229,23 @@ class _Chooser:
         self._inputs, unseen = in_source(prepared.model, wishes)
         self._against_inputs = (*against, *unseen)
         single = [wish.site.tensor.name for wish in self._inputs]
-        watched = [layer.activation.name for layer in self._layers] + list(pairs.tensors) + single
+        seconds = second_names(self._layers)
+        read = [*(layer.activation.name for layer in self._layers), *seconds.values()]
         for recurrent in self._recurrent:
-            watched += [recurrent.activation.name, *(tensor.name for tensor in computed_states(recurrent))]
+            read += [recurrent.activation.name, *(tensor.name for tensor in computed_states(recurrent))]
+        watched = [*read, *pairs.tensors, *single]
         self._source = {name: scale_source(self._tensors[name]).name for name in watched}
         self.observed: tuple[str, ...] = tuple(dict.fromkeys(self._source.values()))
         self._chosen: dict[tuple[str, ActivationOptions], tuple[float, int]] = {}
         shifts = {name: find_shift(self._tensors[name], pairs.tensors) for name in self.observed}
         self._shifts = {name: shift for name, shift in shifts.items() if shift is not None}
-        # What shares its scale with a layer's input, or with a single one, is quantized as that asks.
-        self._wanted = {self._source[wish.site.tensor.name]: wish.activation for wish in reversed(self._inputs)}
+        # What shares its scale with a layer's input, with a single one, or with the second factor of a product, is
+        # quantized as that asks.
+        self._wanted = {self._source[tensor]: self._of_product(name) for name, tensor in reversed(seconds.items())}
+        self._wanted.update({self._source[wish.site.tensor.name]: wish.activation for wish in reversed(self._inputs)})
+        weighted = [layer for layer in reversed(self._layers) if layer.second is None]
         self._wanted.update(
-            {self._source[layer.activation.name]: options.of(layer.name).activation for layer in reversed(self._layers)}
+            {self._source[layer.activation.name]: options.of(layer.name).activation for layer in weighted}
         )
         self._weights = WeightScales(prepared, options)
 
@@ -270,6 +281,7 @@ class _Chooser:
             raise _nothing_left(refusals)
         tensors, against = self._tensor_entries(self._remaining_pairs(layers), calibration)
         tensors.update(self._body_tensors(inner, calibration, entries))
+        tensors.update(self._second_entries(layers, calibration))
         return Plan(
             Record(entries, header=header),
             Record(tensors, header=header),
@@ -287,7 +299,9 @@ class _Chooser:
         if not self._options.qdq_tensors:
             return _NO_PAIRS
         on_integers = [layer for layer in layers if runs_on_integers(layer, self._bits(layer))]
-        return place_pairs(self._prepared.model, on_integers, keep_float=self._prepared.multiplied)
+        on_integers = [layer for layer in on_integers if layer.second is None]
+        keep_float = self._prepared.multiplied | self._prepared.unseen
+        return place_pairs(self._prepared.model, on_integers, keep_float=keep_float)
 
     def _bits(self, layer: Layer) -> int:
         return self._options.of(layer.name).activation.bits
@@ -310,7 +324,42 @@ class _Chooser:
                 tensors[name] = _tensor_entry(*constant)
         return tensors, refusals
 
+    def _of_product(self, layer: str) -> ActivationOptions:
+        """How both factors of a product of two computed tensors are quantized."""
+        return replace(self._options.of(layer).activation, symmetric=True, bits=8)
+
+    def _product_scale(self, layer: Layer, tensor: Tensor, calibration: Calibration) -> float:
+        scale, _ = self._activation(tensor.name, calibration, self._of_product(layer.name))
+        return half_precision(scale) if self._options.force_fp16 else scale
+
+    def _product_entry(self, layer: Layer, second: Tensor, calibration: Calibration) -> LayerRecord | Obstacle:
+        """The entry of a product of two computed tensors, which says nothing of the second."""
+        for which, tensor in (("first", layer.activation), ("second", second)):
+            source = self._source[tensor.name]
+            seen = calibration.statistics[source]
+            obstacle = data_obstacle(seen, is_float=source not in calibration.not_float)
+            if obstacle is None:
+                scale = self._product_scale(layer, tensor, calibration)
+                obstacle = scale_obstacle(scale, seen) or _fidelity_obstacle(seen, scale)
+            if obstacle is not None:
+                return obstacle._replace(reason=f"of its {which} input: {obstacle.reason}")
+        scales = [self._product_scale(layer, tensor, calibration) for tensor in (layer.activation, second)]
+        return accumulator_obstacle(np.array(scales[1:], np.float32), scales[0]) or LayerRecord(
+            scale_d=scales[0], offset_d=0, scale_w=(1.0,), offset_w=(0,), act_type="INT8"
+        )
+
+    def _second_entries(self, entries: Mapping[str, LayerRecord], calibration: Calibration) -> dict[str, LayerRecord]:
+        """Entries of the second factors of products, which every output form reads."""
+        products = [layer for layer in self._layers if layer.name in entries]
+        return {
+            layer.second.name: _tensor_entry(self._product_scale(layer, layer.second, calibration), 0)
+            for layer in products
+            if layer.second is not None
+        }
+
     def _entry(self, layer: Layer, calibration: Calibration) -> LayerRecord | Obstacle:
+        if layer.second is not None:
+            return self._product_entry(layer, layer.second, calibration)
         source = self._source[layer.activation.name]
         seen = calibration.statistics[source]
         obstacle = data_obstacle(seen, is_float=source not in calibration.not_float)
@@ -458,6 +507,16 @@ class _Chooser:
             return None
         low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
         return scale_and_offset(low, high, bits=8, symmetric=self._options.default.activation.symmetric)
+
+
+def _fidelity_obstacle(seen: TensorStatistics, scale: float) -> Obstacle | None:
+    """Whether 8 bits hold a factor of a product worse than what the QDQ form would quantize."""
+    if not seen.keep_values:
+        return None
+    fidelity = signal_to_noise_db(seen.distribution(), scale, 0, bits=8)
+    if fidelity >= MINIMUM_PAIR_DB:
+        return None
+    return Obstacle(f"8 bits represent its values too badly (signal-to-noise ratio {fidelity:.0f} dB)", "none")
 
 
 def _tensor_entry(scale: float, offset: int) -> LayerRecord:

@@ -10,9 +10,9 @@ from amct_onnx.errors import RecordError
 from amct_onnx.passes.base import PassTiming, Refusal
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_qdq import QdqTarget
-from amct_onnx.passes.locate import Survey, locate_layers
+from amct_onnx.passes.locate import Layer, Survey, locate_layers
 from amct_onnx.passes.quant_params import LayerQuant, RecurrentQuant, TensorQuant
-from amct_onnx.passes.recurrent import ascend_obstacle
+from amct_onnx.passes.recurrent import RecurrentLayer, ascend_obstacle
 from amct_onnx.record import LoadedRecord, Record
 from amct_onnx.rewrite import OutputForm, Prepared, rewrite_all
 from amct_onnx.rewrite.forms import body_result_quants, qdq_obstacle
@@ -52,10 +52,10 @@ def assemble(
         RecordError: the plan does not fit the model.
     """
     symmetric_only = target is QdqTarget.TENSORRT
-    said = record_quants(prepared, record, symmetric_only=symmetric_only, strict=strict)
+    said = record_quants(prepared, record, tensors=tensors, symmetric_only=symmetric_only, strict=strict)
     quants = said.layers
     pairs, more = tensor_quants(prepared.model, tensors, quants, symmetric_only=symmetric_only, strict=strict)
-    survey = locate_layers(prepared.model)
+    survey = locate_layers(prepared.model, products=quants)
     if OutputForm.ASCEND in forms:
         _refuse_unfit(survey, said.recurrent)
     rewritten = rewrite_all(
@@ -107,18 +107,19 @@ def _in_file(tensors: Record | LoadedRecord, warning: str) -> str:
 def _summaries(
     prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQuant | RecurrentQuant]
 ) -> tuple[LayerSummary, ...]:
-    return tuple(
-        LayerSummary(
+    def summary(layer: Layer | RecurrentLayer, quant: LayerQuant | RecurrentQuant) -> LayerSummary:
+        is_product = isinstance(quant, LayerQuant) and quant.second is not None
+        return LayerSummary(
             layer.name,
             layer.op_type,
             prepared.fused.get(layer.name, (layer.name,)),
-            quants[layer.name].data.scale,
-            quants[layer.name].data.offset,
-            int(quants[layer.name].weight_scale.size),
+            quant.data.scale,
+            quant.data.offset,
+            int(quant.weight_scale.size),
+            quant.weight_scale.item() if is_product else None,
         )
-        for layer in survey.all_layers
-        if layer.name in quants
-    )
+
+    return tuple(summary(layer, quants[layer.name]) for layer in survey.all_layers if layer.name in quants)
 
 
 def _refuse_unfit(survey: Survey, quants: Mapping[str, RecurrentQuant]) -> None:
@@ -166,7 +167,7 @@ def _float_in_qdq(
     prepared: Prepared, survey: Survey, quants: Mapping[str, LayerQuant], pairs: Mapping[str, TensorQuant]
 ) -> list[str]:
     """What the QDQ form leaves float of the quantized layers, one note per reason."""
-    layers = [layer for layer in survey.layers if layer.name in quants]
+    layers = [layer for layer in survey.layers if layer.name in quants and layer.second is None]
     of_bodies = body_result_quants(prepared.model, layers, quants, pairs)
     names: dict[str, list[str]] = {}
     for layer in layers:

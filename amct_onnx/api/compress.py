@@ -54,6 +54,7 @@ def quantize(
     qdq_recurrent: bool = False,
     gemm_per_channel: bool | None = None,
     reduce_range: bool = False,
+    matmul_inputs: bool = False,
     dmq: float | None = None,
     trial: bool = True,
     progress: Progress | None = None,
@@ -82,6 +83,8 @@ def quantize(
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul; by default only when no Ascend
             model is asked for, since AMCT quantizes them per tensor.
         reduce_range: 7-bit weights, for x86 machines whose 8-bit kernels saturate.
+        matmul_inputs: quantize products of two computed tensors (attention) in the Ascend and fake-quant forms, too:
+            both inputs, without zero points. The QDQ form quantizes them anyway.
         dmq: balance every layer that has weights with this migration strength, 0.2 to 0.8 (DMQ, like SmoothQuant):
             spread between input channels moves from activations to weights. Walks over the data twice.
         trial: run every runnable form beside the float model on the first feeds.
@@ -104,6 +107,7 @@ def quantize(
         skip_fusion=(skip_fusion,) if isinstance(skip_fusion, str) else tuple(skip_fusion),
         do_fusion=do_fusion,
         reduce_range=reduce_range,
+        matmul_inputs=matmul_inputs,
     )
     if config is not None:
         refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
@@ -135,6 +139,7 @@ def _quantized(
         options = replace(
             options,
             reduce_range=choices.reduce_range,
+            matmul_inputs=choices.matmul_inputs,
             qdq_tensors=OutputForm.QDQ in forms,
             for_ascend=OutputForm.ASCEND in forms,
         )
@@ -202,6 +207,7 @@ class _Choices:
     skip_fusion: tuple[str, ...]
     do_fusion: bool
     reduce_range: bool
+    matmul_inputs: bool
 
     def flags(self) -> dict[str, object]:
         """Those that a config decides, and whether they were given."""

@@ -156,7 +156,7 @@ def _facts(
     node: Node, layer: Layer | RecurrentLayer | None, shapes: dict[str, Shape], refusal: Refusal | None
 ) -> NodeFacts:
     output = layer.output if isinstance(layer, Layer) else node.outputs[0]
-    input_shape, output_shape = shapes.get(node.inputs[0].name), shapes.get(output.name)
+    input_shape, output_shape = (_shape(tensor, shapes) for tensor in (node.inputs[0], output))
     return NodeFacts(
         name=node.name,
         op_type=node.op,
@@ -168,6 +168,12 @@ def _facts(
         reason=refusal.reason if refusal else "",
         remedy=refusal.remedy if refusal else "",
     )
+
+
+def _shape(tensor: Tensor, shapes: dict[str, Shape]) -> Shape | None:
+    """A tensor's shape; tensors that the source does not have may declare theirs."""
+    declared = None if tensor.shape is None else tuple(tensor.shape)
+    return shapes.get(tensor.name, declared)
 
 
 def _parameters(node: Node) -> int:

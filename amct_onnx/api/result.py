@@ -18,6 +18,7 @@ from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
+from amct_onnx.graph.op_table import OPS
 from amct_onnx.passes.base import PassTiming, Refusal
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.record import Record, format_record
@@ -34,7 +35,10 @@ _EXTERNAL_NAMING = {
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One quantized layer: its name, type, the source nodes it stands for, and how it is quantized."""
+    """One quantized layer: its name, type, the source nodes it stands for, and how it is quantized.
+
+    ``second_scale`` is the scale of the second input where that is computed as well, else None.
+    """
 
     name: str
     op_type: str
@@ -42,6 +46,7 @@ class LayerSummary:
     scale_d: float
     offset_d: int
     weight_scales: int
+    second_scale: float | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,7 @@ class CompressionResult:
                     "name": layer.name,
                     "type": layer.op_type,
                     "before": list(layer.source_nodes),
-                    "after": [f"{layer.name}.quant", layer.name, f"{layer.name}.dequant"],
+                    "after": _deployed(layer),
                 }
                 for layer in self.report.layers
             ],
@@ -232,6 +237,14 @@ class CompressionResult:
     def record_text(self) -> str:
         """The record as it would be written."""
         return format_record(self.record)
+
+
+def _deployed(layer: LayerSummary) -> list[str]:
+    """The nodes of the deploy model that stand for a layer; recurrent ones quantize by themselves."""
+    if OPS[layer.op_type].gates:
+        return [layer.name]
+    quants = [f"{layer.name}.quant", *([] if layer.second_scale is None else [f"{layer.name}.quant_1"])]
+    return [*quants, layer.name, f"{layer.name}.dequant"]
 
 
 def _is_plan(kind: str) -> bool:

@@ -167,6 +167,12 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         help="7-bit weights, for x86 machines without VNNI whose kernels saturate",
     )
     parser.add_argument(
+        "--matmul-inputs",
+        action="store_true",
+        help="in the ascend and fake_quant forms, too, quantize both inputs of products of two computed tensors "
+        "(attention)",
+    )
+    parser.add_argument(
         "--check-snr",
         type=_decibels,
         metavar="DB",

@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         qdq_recurrent=arguments.qdq_recurrent,
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
+        matmul_inputs=arguments.matmul_inputs,
         dmq=arguments.dmq,
         trial=not arguments.no_trial,
         # How many of them a config wants is known later.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from amct_onnx.api.belonging import check_belongs
-from amct_onnx.api.compress import is_tensors_file
+from amct_onnx.api.compress import is_tensors_file, sibling_tensors
 from amct_onnx.api.source import load_source
 from amct_onnx.cli.console import Console
 from amct_onnx.errors import RecordError
@@ -44,7 +44,9 @@ def _check_fits(loaded: LoadedRecord, source: Path) -> None:
         tensor_quants(prepare(proto, base_dir).model, loaded, {}, strict=True)
         return
     prepared = prepare_for(loaded, proto, base_dir)
-    quants = record_quants(prepared, loaded, strict=True)
+    beside = sibling_tensors(Path(loaded.source))
+    tensors = load_record(beside, strict=True) if beside is not None and beside.exists() else None
+    quants = record_quants(prepared, loaded, tensors=tensors, strict=True)
     rewrite(prepared, quants.layers, OutputForm.ASCEND, inputs=quants.inputs, recurrent=quants.recurrent)
 
 

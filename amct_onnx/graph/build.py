@@ -31,6 +31,7 @@ from amct_onnx.graph.protos import copy_fields, nested_tensors
 from amct_onnx.graph.weights import StoredValues, Values, raw_data
 
 PROTOBUF_LIMIT = 2_000_000_000
+_WRITTEN_ANEW = ("initializer", "sparse_initializer", "input", "output", "value_info")
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _write_additions(model: Model, proto: ModelProto) -> None:
 def _write_graph(graph: Graph, proto: GraphProto, outputs: set[int], values: dict[str, Constant] | None = None) -> None:
     """Write `graph`; initializers of the main graph go to `values`, those of bodies are written in full."""
     source = graph.origin
-    copy_fields(source, proto, leave=("node", "initializer", "input", "output", "value_info"))
+    copy_fields(source, proto, leave=("node", *_WRITTEN_ANEW))
     for node in graph.nodes:
         _write_node(node, proto.node.add(), outputs)
     written = {
@@ -162,6 +163,7 @@ def _write_graph(graph: Graph, proto: GraphProto, outputs: set[int], values: dic
     # An initializer that is also an input could be overridden by a caller; a rewritten one has another type or meaning.
     rewritten = {init.name for init in source.initializer if not _is_untouched(written, init)}
     proto.input.extend(info for info in source.input if info.name not in rewritten)
+    proto.sparse_initializer.extend(s for s in source.sparse_initializer if s.values.name not in graph.densified)
     proto.output.MergeFrom(source.output)
     for info, tensor in zip(proto.output, graph.outputs, strict=True):
         info.name = tensor.name

@@ -125,6 +125,12 @@ def append_input(node: Node, index: int, tensor: Tensor, empty: Tensor) -> None:
         replace_input(node, index, tensor)
 
 
+def drop_last_input(node: Node) -> None:
+    """Take the last input from `node`."""
+    tensor = list.pop(node.inputs)
+    _discard(tensor.outputs, node)
+
+
 def replace_output(node: Node, index: int, tensor: Tensor) -> None:
     """Make `node` produce `tensor` at output `index`."""
     old = node.outputs[index]

@@ -31,6 +31,8 @@ class Graph(gs.Graph):  # type: ignore[misc]
     Attributes:
         origin: the proto it was imported from.
         initializers: constants declared in this graph, by name; what is added here gets written.
+        sparse: what nodes read of its sparse initializers, by name.
+        densified: names of sparse initializers that have become dense ones, and are not written.
         unread: names of initializers that nothing read in the source; they are kept all the same.
         unread_outputs: names of node outputs that nothing read in the source.
         retyped: names of tensors whose source value info is no longer true.
@@ -41,6 +43,8 @@ class Graph(gs.Graph):  # type: ignore[misc]
         super().__init__(name=name, opset=opset)
         self.origin = origin
         self.initializers: dict[str, Constant] = {}
+        self.sparse: dict[str, Tensor] = {}
+        self.densified: set[str] = set()
         self.unread: set[str] = set()
         self.unread_outputs: set[str] = set()
         self.retyped: set[str] = set()
@@ -164,7 +168,7 @@ def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Pat
         constant = Constant(initializer.name, StoredValues(initializer, base_dir))
         local[initializer.name] = graph.initializers[initializer.name] = constant
     for sparse in proto.sparse_initializer:
-        local[sparse.values.name] = Variable(sparse.values.name)
+        local[sparse.values.name] = graph.sparse[sparse.values.name] = Variable(sparse.values.name)
     graph.nodes = [_import_node(node, local, outer, opset, base_dir) for node in proto.node]
     graph.control_nodes = [node for node in graph.nodes if _bodies(node)]
     tensors: TensorMap = ChainMap(local, outer)
@@ -242,6 +246,8 @@ def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
 
     result = Graph(graph.name, graph.opset, graph.origin)
     result.initializers = {name: copied(constant) for name, constant in graph.initializers.items()}
+    result.sparse = {name: copied(tensor) for name, tensor in graph.sparse.items()}
+    result.densified = set(graph.densified)
     result.unread, result.unread_outputs = set(graph.unread), set(graph.unread_outputs)
     result.retyped = set(graph.retyped)
     result.inputs = [copied(tensor) for tensor in graph.inputs]

@@ -141,6 +141,16 @@ def kernel_of(node: Node) -> Kernel:
     return spec.kernel if spec.on_integers(node) else Kernel.FLOAT
 
 
+def multiplies_computed(node: Node) -> bool:
+    """Whether the node is a matrix product of two computed tensors, as in attention; it has no weight."""
+    return (
+        node.op == "MatMul"
+        and is_standard(node)
+        and len(node.inputs) == 2
+        and all(resolve_constant(tensor) is None for tensor in node.inputs)
+    )
+
+
 def data_inputs(node: Node) -> list[Tensor]:
     """The data inputs of a node that are really there."""
     spec = spec_of(node)
@@ -300,12 +310,23 @@ _MATMUL_RANK = Rule(
 _MATMUL_DYNAMIC = Rule(
     lambda node: resolve_constant(node.inputs[1]) is None and resolve_constant(node.inputs[0]) is None,
     "both inputs are computed at run time, there is no weight",
-    "none needed; in QDQ form its inputs may be quantized",
+    "--matmul-inputs quantizes both inputs; in QDQ form they may be quantized anyway",
 )
+_PRODUCT_ALREADY = Rule(
+    lambda node: any(map(_is_dequantized, node.inputs)),
+    "it is quantized already (an input comes from a DequantizeLinear)",
+    "quantize the float model instead",
+)
+_PRODUCT_RANK = Rule(
+    lambda node: any((rank_of(tensor) or 2) < 2 for tensor in node.inputs),
+    "both inputs are computed at run time, and one is a vector",
+    "reshape it to a matrix",
+)
+
 _MATMUL_LEFT = Rule(
     lambda node: resolve_constant(node.inputs[0]) is not None,
     "the constant is its first input; only a constant second input counts as weight",
-    "transpose both operands",
+    "declare the shape of its second input, or transpose both operands",
 )
 _POOL_RANK = Rule(
     lambda node: rank_of(node.inputs[0]) not in (None, 4), "only 2-D pooling (4-D input) is quantized", "none"
@@ -362,6 +383,9 @@ _MOVES = OpSpec(Kernel.SAME_SCALE)
 _KEEPS_CHANNELS = OpSpec(Kernel.SAME_SCALE, is_homogeneous=True)
 _FUNCTION = OpSpec(Kernel.FUNCTION)
 _ARITHMETIC = OpSpec(Kernel.ELEMENTWISE, data=(0, 1))
+
+PRODUCT_RULES = (_PRODUCT_ALREADY, _FLOAT32, _PRODUCT_RANK)
+"""Why a product of two computed tensors may be refused where such are to be quantized."""
 
 OPS: Mapping[str, OpSpec] = {
     "Conv": OpSpec(

@@ -46,7 +46,7 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
             source = _named(light)
         if current < _HARDMAX_AXIS <= minimum:
             _refuse_hardmax(source)
-        converted = version_converter.convert_version(light, minimum)
+        converted = _converted(light, minimum)
     except Exception as error:
         # The converter's C++ exceptions reach Python as bare RuntimeError and kin.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -60,6 +60,23 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
     _add_missing(light, converted)
     _restore_graph(converted.graph, light.graph)
     _rename_new_tensors(converted, source)
+    return converted
+
+
+def _converted(light: ModelProto, minimum: int) -> ModelProto:
+    """`light` with a later operator set; the converter does not know sparse initializers, so others stand in."""
+    sparse = {entry.values.name: entry for entry in light.graph.sparse_initializer}
+    if not sparse:
+        return version_converter.convert_version(light, minimum)
+    given = ModelProto()
+    given.CopyFrom(light)
+    given.graph.ClearField("sparse_initializer")
+    for name, entry in sparse.items():
+        given.graph.initializer.add(name=name, data_type=entry.values.data_type, dims=entry.dims, raw_data=b"sparse")
+    converted = version_converter.convert_version(given, minimum)
+    dense = [tensor for tensor in converted.graph.initializer if tensor.name not in sparse]
+    converted.graph.ClearField("initializer")
+    converted.graph.initializer.extend(dense)
     return converted
 
 

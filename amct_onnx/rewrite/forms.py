@@ -174,7 +174,7 @@ def _folded(
     """A copy with plain Gemms, and what to do with it."""
     model = prepared.model.copy()
     _, timings = run_pipeline(model, [FoldGemm(quants.keys())])
-    survey = locate_layers(model)
+    survey = locate_layers(model, products=quants)
     layers = [layer for layer in survey.layers if layer.name in quants]
     found = [layer for layer in survey.recurrent if layer.name in recurrent]
     return model, _Plan(layers, quants, found, recurrent, inputs), timings
@@ -185,7 +185,9 @@ def _qdq(
 ) -> list[Pass]:
     quants, inputs = plan.quants, plan.inputs
     of_bodies = body_result_quants(model, plan.layers, quants, pairs)
-    able = [layer for layer in plan.layers if qdq_obstacle(layer, quants[layer.name], of_bodies) is None]
+    # Products of two computed tensors have pairs of their own.
+    weighted = [layer for layer in plan.layers if layer.second is None]
+    able = [layer for layer in weighted if qdq_obstacle(layer, quants[layer.name], of_bodies) is None]
     layers = [layer for layer in able if not layer.in_body]
     inside = [layer for layer in able if layer.in_body]
     singles = {site.tensor.name: inputs[site.key] for site in InputSites(model, layers).at(inputs)}

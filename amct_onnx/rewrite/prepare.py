@@ -7,6 +7,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.errors import ModelError
@@ -16,12 +17,15 @@ from amct_onnx.graph.opset import raise_opset
 from amct_onnx.passes.affine import BROADCAST_OPSET
 from amct_onnx.passes.balance import BalanceLayers, Divided, Factors
 from amct_onnx.passes.base import Pass, PassResult, PassTiming, Refusal, run_pipeline
+from amct_onnx.passes.densify import DensifySparse
 from amct_onnx.passes.fold_transpose import FoldTranspose
 from amct_onnx.passes.fold_weights import FoldWeights
 from amct_onnx.passes.fuse_affine import FuseAffine
 from amct_onnx.passes.fuse_affine_before import FuseAffineBefore
-from amct_onnx.passes.lift_floats import LiftFloats, LiftResult
+from amct_onnx.passes.lift_floats import LiftFloats
 from amct_onnx.passes.merge_affine import MergeAffine
+from amct_onnx.passes.split_gemm import SplitGemm
+from amct_onnx.passes.turn_product import TurnProduct
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class Prepared:
             the undivided weights.
         multiplied: names of the Mul nodes that divide where no layer does.
         lifted: float32 tensors -> names of the source's tensors, of another type, whose values they hold.
+        moved: tensors that nodes put around layers made -> names of the source's tensors whose values they hold; what a
+            layer reads has its last two axes swapped.
+        unseen: names of nodes put around layers, one of whose inputs the source does not compute.
     """
 
     model: Model
@@ -70,12 +77,17 @@ class Prepared:
     folded: Mapping[str, Factors] = field(default_factory=dict)
     multiplied: frozenset[str] = frozenset()
     lifted: Mapping[str, str] = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
+    unseen: frozenset[str] = frozenset()
 
     def origin_of(self, name: str) -> Origin:
         """Where the source model has the values of one of this model's tensors."""
         change = self.divided.get(name)
         source = name if change is None else change.source
-        return Origin(self.lifted.get(source, source), change, source in self.lifted)
+        if change is not None and source in self.moved:
+            change = Divided(source, np.swapaxes(np.atleast_2d(change.inverse), -1, -2))
+        original = self.lifted.get(source, source)
+        return Origin(self.moved.get(original, original), change, source in self.lifted)
 
     def balanced(self, factors: Mapping[str, Factors]) -> Prepared:
         """The same model, not balanced before, with balance factors applied: layer name -> float32 [channels_in]."""
@@ -118,7 +130,8 @@ class Prepared:
         return again.balanced(self.balance)
 
     def _fused_again(self, proto: ModelProto, skip: frozenset[str]) -> Prepared:
-        return _prepare(*_imported(proto, self.model.base_dir), skip, self.rules)
+        imported = _imported(proto, self.model.base_dir, documented_only=self.rules.documented_only)
+        return _prepare(imported, skip, self.rules)
 
     def _gained(self, other: Prepared) -> set[str]:
         """What fuses there only: nodes that take nothing in here, and nodes that another takes in besides."""
@@ -174,7 +187,7 @@ def prepare(
     do_fusion: bool = True,
     documented_only: bool = False,
 ) -> Prepared:
-    """Import, name, fold weights, spread element types, lift other float types to float32 and fuse.
+    """Import, name, fold weights, rearrange products, spread types, lift other float types to float32, and fuse.
 
     Args:
         proto: the source model, never changed.
@@ -184,28 +197,64 @@ def prepare(
         documented_only: fuse what AMCT documents and nothing else; see :class:`FusionRules`.
     """
     names = frozenset(skip_fusion)
-    model, lifting = _imported(proto, base_dir)
-    rules = FusionRules(model.opset >= BROADCAST_OPSET, documented_only)
+    imported = _imported(proto, base_dir, documented_only=documented_only)
+    rules = FusionRules(imported.model.opset >= BROADCAST_OPSET, documented_only)
     if do_fusion:
-        return _prepare(model, lifting, names, rules)
-    results, timings = run_pipeline(model, rules.passes(_Everything()))
+        return _prepare(imported, names, rules)
+    results, timings = run_pipeline(imported.model, rules.passes(_Everything()))
     withheld = {name for result in results for name in result.withheld}
-    refusals = tuple(refusal for result in results for refusal in result.refusals)
-    return Prepared(model, {}, refusals, tuple(timings), names | withheld, rules, lifted=lifting.sources)
+    return _prepared(imported, {}, results, timings, names | withheld, rules)
 
 
-def _prepare(model: Model, lifting: LiftResult, skip: frozenset[str], rules: FusionRules) -> Prepared:
-    results, timings = run_pipeline(model, rules.passes(skip))
-    refusals = tuple(refusal for result in results for refusal in result.refusals)
-    return Prepared(model, _joined(results), refusals, tuple(timings), skip, rules, lifted=lifting.sources)
+def _prepare(imported: _Imported, skip: frozenset[str], rules: FusionRules) -> Prepared:
+    results, timings = run_pipeline(imported.model, rules.passes(skip))
+    return _prepared(imported, _joined(results), results, timings, skip, rules)
 
 
-def _imported(proto: ModelProto, base_dir: Path | None) -> tuple[Model, LiftResult]:
+def _prepared(
+    imported: _Imported,
+    fused: dict[str, tuple[str, ...]],
+    results: Iterable[PassResult],
+    timings: Iterable[PassTiming],
+    skip: frozenset[str],
+    rules: FusionRules,
+) -> Prepared:
+    return Prepared(
+        imported.model,
+        fused,
+        tuple(refusal for result in results for refusal in result.refusals),
+        tuple(timings),
+        skip,
+        rules,
+        lifted=imported.lifted,
+        moved=imported.moved,
+        unseen=imported.unseen,
+    )
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """A named model before fusing; `lifted`, `moved` and `unseen` as :class:`Prepared` has them."""
+
+    model: Model
+    lifted: Mapping[str, str]
+    moved: Mapping[str, str]
+    unseen: frozenset[str]
+
+
+def _imported(proto: ModelProto, base_dir: Path | None, *, documented_only: bool) -> _Imported:
     model = import_model(proto, base_dir)
     name_nodes(model)
+    DensifySparse().run(model)
     FoldWeights().run(model)
+    rearranged = [] if documented_only else [SplitGemm().run(model), TurnProduct().run(model)]
     settle_types(model)
-    return model, LiftFloats().run(model)
+    return _Imported(
+        model,
+        LiftFloats().run(model).sources,
+        {name: source for result in rearranged for name, source in result.moved.items()},
+        frozenset().union(*(result.unseen for result in rearranged)),
+    )
 
 
 def _joined(results: Iterable[PassResult]) -> dict[str, tuple[str, ...]]:

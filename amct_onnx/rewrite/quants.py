@@ -31,6 +31,7 @@ from amct_onnx.record.findings import raise_errors
 from amct_onnx.record.tensor_rules import tensor_complaints, zero_point_complaints
 from amct_onnx.record.unapplied import unapplied_findings
 from amct_onnx.rewrite.prepare import Prepared, prepare
+from amct_onnx.rewrite.products import second_complaints, second_names, with_seconds
 
 _BITS = {"INT4": 4, "INT6": 6, "INT7": 7, "INT8": 8, "INT16": 16}
 
@@ -53,13 +54,19 @@ class RecordQuants:
 
 
 def record_quants(
-    prepared: Prepared, record: Record | LoadedRecord, *, symmetric_only: bool = False, strict: bool = False
+    prepared: Prepared,
+    record: Record | LoadedRecord,
+    *,
+    tensors: Record | LoadedRecord | None = None,
+    symmetric_only: bool = False,
+    strict: bool = False,
 ) -> RecordQuants:
     """Quantization of each layer and input that the record quantizes.
 
     Args:
         prepared: the model, balanced as the record says.
         record: the plan.
+        tensors: the plan of tensors, which holds the second factors of products of two computed tensors.
         symmetric_only: refuse zero points, for a target that has none.
         strict: warnings are errors.
 
@@ -68,8 +75,12 @@ def record_quants(
     """
     loaded = as_loaded(record)
     entries = loaded.record.layers
-    survey = locate_layers(prepared.model)
+    survey = _survey(prepared.model, loaded.record)
     findings = [*loaded.findings, *_model_findings(prepared.model, survey, loaded), *unapplied_findings(loaded)]
+    second_plan = None if tensors is None else as_loaded(tensors).record
+    seconds = second_names(survey.layers)
+    for name, tensor in seconds.items():
+        findings += placed(loaded, name, second_complaints(tensor, second_plan))
     for name, entry in entries.items():
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
     raise_errors(loaded.source, findings, strict=strict)
@@ -87,6 +98,7 @@ def record_quants(
     }
     recurrent = {name: _recurrent_quant(entry) for name, entry in quantizing.items() if name in with_states}
     inputs = {name: tensor_quant(entry) for name, entry in entries.items() if entry.is_tensor_quantize}
+    layers = with_seconds(layers, seconds, second_plan)
     return RecordQuants(layers, inputs, recurrent, tuple(dict.fromkeys(findings)))
 
 
@@ -105,6 +117,12 @@ def _recurrent_quant(entry: LayerRecord) -> RecurrentQuant:
 
 def _forces_fp16(entry: LayerRecord) -> bool:
     return entry.fakequant_precision_mode == "FORCE_FP16_QUANT"
+
+
+def _survey(model: Model, record: Record) -> Survey:
+    """The layers of a model; products of two computed tensors are layers where the record has an entry for them."""
+    named = {name for name, entry in record.layers.items() if not entry.is_empty}
+    return locate_layers(model, products=named)
 
 
 def _model_findings(model: Model, survey: Survey, loaded: LoadedRecord) -> tuple[Finding, ...]:
@@ -171,11 +189,16 @@ def tensor_quants(
     loaded = as_loaded(tensors)
     names = {tensor.name for tensor in (*model.graph.inputs, *model.graph.initializers.values())}
     names |= {tensor.name for node in model.nodes() for tensor in node.outputs}
-    inputs = {layer.activation.name: layer.name for layer in locate_layers(model).layers if layer.name in layers}
+    survey = [layer for layer in locate_layers(model, products=layers).layers if layer.name in layers]
+    # Products of two computed tensors have pairs in the QDQ form, which follow the tensors file alone.
+    inputs = {layer.activation.name: layer.name for layer in survey if layer.second is None}
+    seconds = second_names(survey).values()
     findings, quants = [*loaded.findings], {}
     for name, entry in loaded.record.layers.items():
         findings += placed(loaded, name, tensor_complaints(entry))
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
+        if name in inputs and name in seconds:
+            continue
         if name in inputs:
             message = f'it is the input of layer "{inputs[name]}", whose entry in the record is used instead'
             findings += placed(loaded, name, [Complaint(None, message, Severity.WARNING)])
@@ -220,6 +243,7 @@ def layer_facts(layer: Layer | RecurrentLayer) -> LayerFacts:
         channels_out=layer.channels_out,
         channels_in=layer.channels_in,
         has_weight=layer.weight is not None,
+        symmetric_only=layer.second is not None,
         act_types=frozenset(f"INT{bits}" for bits in layer.spec.act_bits),
         wts_types=frozenset(f"INT{bits}" for bits in layer.weight_bits),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,14 @@ def test_a_model_of_one_recurrent_layer_is_quantized(case: Case, tmp_path: Path)
         want = run(source, fed)[0]
         for form in ("fake_quant", "qdq"):
             assert snr(want, run(tmp_path / f"m_{form}_model.onnx", fed)[0]) > 30
+
+
+def test_the_fusion_map_names_the_ascend_operator_alone(tmp_path: Path) -> None:
+    result = amct_onnx.quantize(model(LSTM, constants(LSTM)), feeds(LSTM), formats=["ascend"])
+    names = [node.name for node in result.model("ascend").graph.node]
+    result.save(tmp_path / "m")
+    (layer,) = json.loads((tmp_path / "m_quant.json").read_text())["layers"]
+    assert (layer["before"], layer["after"], names) == (["rec"], ["rec"], ["rec"])
 
 
 def test_apply_writes_the_same_bytes(tmp_path: Path) -> None:
