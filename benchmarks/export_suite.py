@@ -4,8 +4,8 @@ python -m benchmarks.export_suite --report exports.jsonl                 every a
 python -m benchmarks.export_suite --report exports.jsonl --match vit     only those with this in their name
 python -m benchmarks.export_suite --report exports.jsonl --table         the counts so far
 
-Weights and data are random. Needs torch, torchvision, timm and transformers beside the package. Each model has a process
-of its own; what the report holds already is not done again.
+Weights and data are random. Needs torch, torchvision, timm and transformers beside the package. Each model has a
+process of its own; what the report holds already is not done again.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _read(report: Path) -> list[dict[str, Any]]:
 def _table(entries: list[dict[str, Any]]) -> str:
     columns = sorted({(entry["name"].split("/")[0], entry["exporter"]) for entry in entries})
     counts = Counter((entry["outcome"], entry["name"].split("/")[0], entry["exporter"]) for entry in entries)
-    rows = [[word, *(counts[word, *column] for column in columns)] for word in sorted({key[0] for key in counts})]
+    rows = [[word, *(counts[(word, *column)] for column in columns)] for word in sorted({key[0] for key in counts})]
     for label, key in (("layers quantized", "layers"), ("nodes refused", "refused")):
         sums = Counter()
         for entry in entries:

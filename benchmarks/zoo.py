@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -17,21 +18,7 @@ LARGEST = 60_000_000
 Built = tuple[nn.Module, dict[str, Tensor]]
 """A module, and its inputs by name."""
 
-_TIMM = (
-    "beit_base_patch16_224 botnet26t_256 caformer_s18 cait_xxs24_224 coat_tiny coatnet_nano_rw_224 convformer_s18 "
-    "convit_tiny convmixer_768_32 convnext_atto convnextv2_atto crossvit_tiny_240 cs3darknet_s cspresnet50 davit_tiny "
-    "deit_tiny_patch16_224 densenet121 dla34 dpn48b edgenext_xx_small efficientformer_l1 efficientformerv2_s0 "
-    "efficientnet_b0 efficientnet_lite0 efficientvit_b0 efficientvit_m0 eva02_tiny_patch14_224 fastvit_t8 fbnetc_100 "
-    "focalnet_tiny_srf gcvit_xxtiny gernet_s ghostnet_100 ghostnetv2_100 halonet26t hardcorenas_a haloregnetz_b hgnet_tiny "
-    "hiera_tiny_224 hrnet_w18_small inception_next_atto lambda_resnet26t lcnet_035 levit_128s maxvit_rmlp_pico_rw_256 "
-    "mixer_s32_224 mixnet_s mnasnet_small mobilenetv3_small_050 mobilenetv4_conv_small mobileone_s0 mobilevit_xxs "
-    "mobilevitv2_050 mvitv2_tiny nest_tiny nf_resnet26 nfnet_f0 pit_ti_224 poolformer_s12 pvt_v2_b0 regnetx_002 "
-    "regnety_002 regnetz_005 repghostnet_050 repvgg_a0 repvit_m0_9 res2net50_14w_8s resmlp_12_224 resnest14d "
-    "resnet18 resnetv2_18 rexnet_100 sebotnet33ts_256 selecsls42b semnasnet_075 sequencer2d_s sknet18 "
-    "spnasnet_100 starnet_s1 swiftformer_xs swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 "
-    "tf_efficientnetv2_b0 tiny_vit_5m_224 tinynet_e tnt_s_patch16_224 tresnet_m twins_svt_small vgg11 visformer_tiny "
-    "vit_tiny_patch16_224 volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224"
-).split()
+_TIMM = Path(__file__).with_name("zoo_timm.txt").read_text().split()
 _TEXT = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -39,10 +26,7 @@ _TEXT = {
     "intermediate_size": 64,
     "vocab_size": 100,
 }
-_TEXT_MODELS = (
-    "Albert BertGeneration Bert Camembert ConvBert DebertaV2 Electra Ernie Falcon Funnel Gemma GPTNeoX Granite Llama "
-    "Longformer MPNet Mistral MobileBert MobileBert NomicBert Olmo Phi Qwen2 Qwen3 RoFormer Roberta StableLm XLMRoberta"
-).split()
+_TEXT_MODELS = Path(__file__).with_name("zoo_text.txt").read_text().split()
 
 
 def names() -> list[str]:

@@ -102,8 +102,8 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         path = self.base_dir / relative
         if not path.resolve().is_relative_to(self.base_dir.resolve()):
             raise ModelError(
-                f"external data of tensor '{name}' in {relative} is a link to {path.resolve()}, outside the model's own "
-                "folder; copy the file itself beside the model"
+                f"external data of tensor '{name}' in {relative} is a link to {path.resolve()}, outside the model's "
+                "own folder; copy the file itself beside the model"
             )
         try:
             offset, length = int(entries.get("offset", 0)), int(entries.get("length", self.nbytes))
