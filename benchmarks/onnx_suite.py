@@ -20,20 +20,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import ModelProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from tabulate import tabulate
 from tqdm import tqdm
 
-import amct_onnx
-from amct_onnx.errors import AmctError, NothingToCompressError
-
-FORMS = ("fake_quant", "qdq", "ascend")
-LEAST_DB = 10.0
-"""Below this an output is looked at by a person: 8 bits on data of a few values can be that bad, seldom worse."""
-
-Feed = dict[str, np.ndarray]
+from benchmarks.outcomes import Feed, outcome_of
 
 
 def main() -> None:
@@ -95,8 +87,8 @@ def _run_from(begin: int, match: str) -> None:
             continue
         entry = {"number": number, "name": name, "variant": variant}
         print(json.dumps(entry), flush=True)
-        outcome, detail = _outcome(model, feeds)
-        print(json.dumps({**entry, "outcome": outcome, "detail": detail}), flush=True)
+        outcome = outcome_of(model, feeds)
+        print(json.dumps({**entry, "outcome": outcome.word, "detail": outcome.detail}), flush=True)
 
 
 def _cases(match: str) -> Iterator[tuple[str, str, ModelProto, list[Feed]]]:
@@ -154,73 +146,6 @@ def _with_constants(model: ModelProto, feed: Feed) -> ModelProto:
         numpy_helper.from_array(np.asarray(value), name) for name, value in feed.items() if name and name != first.name
     )
     return changed
-
-
-def _outcome(model: ModelProto, feeds: list[Feed]) -> tuple[str, str]:
-    try:
-        wanted = [_run(model, feed) for feed in feeds]
-    except Exception as error:  # the float model is the runtime's affair
-        return "not run by onnxruntime", _line(error)
-    if not feeds:
-        return "without tensor data", ""
-    try:
-        result = amct_onnx.quantize(model, feeds, formats=FORMS, trial=False)
-    except NothingToCompressError as error:
-        return "left alone", _line(error)
-    except AmctError as error:
-        return "refused", _line(error)
-    except Exception as error:
-        return "failed", f"{type(error).__name__}: {_line(error)}"
-    for form in ("fake_quant", "qdq"):
-        try:
-            fault = _fault(result.models[amct_onnx.OutputForm(form)].to_proto(), model, feeds, wanted)
-        except Exception as error:
-            return "failed", f"{form}: {type(error).__name__}: {_line(error)}"
-        if fault:
-            return ("failed" if "interface" in fault else "poor"), f"{form}: {fault}"
-    return "compressed", f"{len(result.report.layers)} layers"
-
-
-def _fault(made: ModelProto, model: ModelProto, feeds: list[Feed], wanted: list[list[Any]]) -> str | None:
-    if _interface(made) != _interface(model):
-        return "the interface changed"
-    for feed, outputs in zip(feeds, wanted, strict=True):
-        for want, got in zip(outputs, _run(made, feed), strict=True):
-            if not isinstance(want, np.ndarray):
-                continue
-            if want.shape != got.shape or want.dtype != got.dtype:
-                return f"interface: an output of {want.shape} {want.dtype} became {got.shape} {got.dtype}"
-            if want.dtype.kind == "f" and (snr := _snr(want, got)) < LEAST_DB:
-                return f"SNR {snr:.1f} dB"
-    return None
-
-
-def _interface(model: ModelProto) -> list[str]:
-    """Names of inputs and outputs; stored weights that old models list as inputs are none."""
-    stored = {entry.name for entry in model.graph.initializer}
-    infos = [info for info in model.graph.input if info.name not in stored] + list(model.graph.output)
-    return [f"{info.name}: {info.type.WhichOneof('value')}" for info in infos]
-
-
-def _snr(want: np.ndarray, got: np.ndarray) -> float:
-    finite = np.isfinite(want)
-    want, got = want[finite].astype(np.float64), got[finite].astype(np.float64)
-    noise, signal = float(np.square(want - got).sum()), float(np.square(want).sum())
-    if noise == 0 or not want.size:
-        return np.inf
-    return 10 * np.log10(signal / noise) if signal else -np.inf
-
-
-def _run(model: ModelProto, feed: Feed) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, {name: value for name, value in feed.items() if name}))
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 if __name__ == "__main__":

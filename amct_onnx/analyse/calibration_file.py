@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,11 +56,16 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
                 for index, entry in enumerate(header["tensors"])
             }
             not_float = frozenset(header["not_float"])
+            return Calibration(
+                statistics, int(header["feeds"]), source_sha256=header["source_sha256"], not_float=not_float
+            )
+    except DataError:
+        raise
     except OSError as error:
         raise DataError(f"{path}: cannot read statistics: {error.strerror or error}; check the path") from error
-    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError) as error:
+    except Exception as error:
+        # A damaged archive fails in many ways: zip, its compressors, numpy's headers, JSON and what it should hold.
         raise DataError(f"{path}: these are no statistics of amct_onnx; write them with --save-statistics") from error
-    return Calibration(statistics, int(header["feeds"]), source_sha256=header["source_sha256"], not_float=not_float)
 
 
 def merge_calibrations(parts: Sequence[Calibration]) -> Calibration:

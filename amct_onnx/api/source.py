@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from amct_onnx.api.soundness import called, check_graph
 from amct_onnx.errors import AmctError, ModelError
 from amct_onnx.graph import read_model
+from amct_onnx.graph.protos import node_bodies
 from amct_onnx.graph.weights import StoredValues
 from amct_onnx.passes.insert_observers import DOMAIN, OBSERVE, RUN_END
 from amct_onnx.runtime import open_session
@@ -23,7 +23,6 @@ Source: TypeAlias = str | os.PathLike[str] | ModelProto
 
 _DEPLOY_TYPES = {"AscendQuant", "AscendDequant"}
 _FAKE_QUANT = re.compile(r"\.(?:quant|dequant)\.fakequant(?:\.|$)")
-_PACKED_TYPES = {"UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2"}
 
 
 def load_source(source: Source) -> tuple[ModelProto, Path | None]:
@@ -39,7 +38,7 @@ def load_source(source: Source) -> tuple[ModelProto, Path | None]:
     if not proto.graph.node:
         raise ModelError("the model has no nodes; export it again")
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    _check_graph(proto.graph, frozenset(), opset)
+    check_graph(proto.graph, frozenset(), opset)
     return proto, base_dir
 
 
@@ -49,7 +48,7 @@ def refuse_compressed(proto: ModelProto) -> None:
         form = _form(node)
         if form:
             raise ModelError(
-                f"{_called(node)} shows that this is a {form} model already; give the float model that it was made from"
+                f"{called(node)} shows that this is a {form} model already; give the float model that it was made from"
             )
 
 
@@ -88,105 +87,12 @@ def _form(node: NodeProto) -> str:
     return "fake-quant" if _FAKE_QUANT.search(node.name) else ""
 
 
-def _check_graph(graph: GraphProto, outer: Set[str], opset: int) -> None:
-    _check_text("the graph", (graph.name, graph.doc_string))
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        _check_type(info)
-    known = {*outer, *(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)}
-    known |= {sparse.values.name for sparse in graph.sparse_initializer}
-    known |= {name for node in graph.node for name in node.output}
-    for tensor in graph.initializer:
-        _check_text("a weight", (tensor.name,))
-        _check_size(tensor)
-    for node in graph.node:
-        names = (attribute.name for attribute in node.attribute)
-        _check_text("a node", (node.name, node.op_type, node.domain, *node.input, *node.output, *names))
-        _check_arity(node, opset)
-        for name in node.input:
-            if name and name not in known:
-                raise ModelError(
-                    f"{_called(node)} reads tensor '{name}', which nothing in the model makes; export it again"
-                )
-        for body in _bodies(node):
-            _check_graph(body, known, opset)
-
-
-def _check_text(owner: str, texts: Iterable[str | bytes]) -> None:
-    """protobuf hands out bytes where a text is not UTF-8."""
-    for text in texts:
-        if isinstance(text, bytes):
-            raise ModelError(
-                f"{owner} bears the text {text!r}, which is not UTF-8; the file is damaged, export it again"
-            )
-
-
-def _check_type(info: ValueInfoProto) -> None:
-    _check_text("a tensor", (info.name,))
-    if not info.type.HasField("tensor_type"):
-        return
-    kind = info.type.tensor_type
-    _check_text(f"tensor '{info.name}'", (dim.dim_param for dim in kind.shape.dim if dim.HasField("dim_param")))
-    if kind.elem_type not in TensorProto.DataType.values():
-        raise ModelError(
-            f"tensor '{info.name}' has element type {kind.elem_type}, which onnx does not know; update onnx"
-        )
-
-
-def _check_arity(node: NodeProto, opset: int) -> None:
-    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, "") or opset < 1:
-        return
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return
-    for kind, names, least in (("input", node.input, schema.min_input), ("output", node.output, schema.min_output)):
-        if len(names) < least:
-            raise ModelError(
-                f"{_called(node)} has {len(names)} {kind}s, the operator needs at least {least}; export the model again"
-            )
-
-
-def _check_size(tensor: TensorProto) -> None:
-    """Weights kept in the model as bytes must be as many as type and shape say; other kinds are left to onnx."""
-    names = TensorProto.DataType
-    is_known = tensor.data_type in names.values() and tensor.data_type not in (names.Value("UNDEFINED"),)
-    if _is_external(tensor) or not is_known or names.Name(tensor.data_type) in _PACKED_TYPES:
-        return
-    count = math.prod(tensor.dims)
-    if tensor.HasField("raw_data"):
-        have, want, unit = len(tensor.raw_data), count * _item_size(tensor), "bytes"
-    elif tensor.data_type == TensorProto.FLOAT:
-        have, want, unit = len(tensor.float_data), count, "values"
-    else:
-        return
-    if have != want:
-        raise ModelError(
-            f"weight '{tensor.name}' of shape {list(tensor.dims)} holds {have} {unit} instead of {want}; "
-            "the file is damaged, export the model again"
-        )
-
-
-def _item_size(tensor: TensorProto) -> int:
-    return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-
-
 def _is_external(tensor: TensorProto) -> bool:
     return bool(tensor.data_location == TensorProto.EXTERNAL)
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     for node in graph.node:
         yield node
-        for body in _bodies(node):
+        for body in node_bodies(node):
             yield from _all_nodes(body)
-
-
-def _called(node: NodeProto) -> str:
-    return f"node '{node.name}' ({node.op_type})" if node.name else f"a node without name ({node.op_type})"

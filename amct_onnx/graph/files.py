@@ -16,7 +16,9 @@ from onnx import ModelProto, TensorProto
 from amct_onnx.errors import ModelError, UsageError
 from amct_onnx.graph.build import PROTOBUF_LIMIT, BuiltModel
 from amct_onnx.graph.external import ExternalNaming, move_weights
+from amct_onnx.graph.protos import nested_tensors
 from amct_onnx.graph.stream import Initializer, write_stream
+from amct_onnx.graph.weights import is_below
 
 _UNREADABLE = (DecodeError, ValueError, onnx.parser.ParseError, text_format.ParseError, json_format.ParseError)
 
@@ -44,7 +46,23 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> tuple[ModelProto,
         raise ModelError(f"{path}: this is not an ONNX model (binary protobuf expected); export it again") from error
     if not proto.graph.node:
         raise ModelError(f"{path}: the file holds no ONNX graph with nodes; export it again")
+    if path.is_symlink():
+        _follow_links(proto, path)
     return proto, path.resolve().parent
+
+
+def _follow_links(proto: ModelProto, path: Path) -> None:
+    """Name external files as they are called beside the real model.
+
+    Caches keep a model and its data under other names in one folder, and links of the right names in another.
+    """
+    folder = path.resolve().parent
+    for tensor in (*proto.graph.initializer, *nested_tensors(proto)):
+        for entry in tensor.external_data:
+            if entry.key == "location" and is_below(entry.value) and not (folder / entry.value).exists():
+                target = (path.parent / entry.value).resolve()
+                if target.is_relative_to(folder) and target.exists():
+                    entry.value = target.relative_to(folder).as_posix()
 
 
 def write_model(

@@ -89,7 +89,7 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         name = self.tensor.name
         entries = {entry.key: entry.value for entry in self.tensor.external_data}
         relative = entries.get("location", "")
-        if not relative or os.path.isabs(relative) or ".." in Path(relative).parts:
+        if not is_below(relative):
             raise ModelError(
                 f"external data of tensor '{name}' has location '{relative}'; ONNX allows only a path below the "
                 "model's own folder; save the model again with its data beside it"
@@ -98,6 +98,12 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
             raise ModelError(
                 f"tensor '{name}' lies in the external file '{relative}', but the model was given in memory without a "
                 "folder; give the path of the model file, or load it together with its external data"
+            )
+        path = self.base_dir / relative
+        if not path.resolve().is_relative_to(self.base_dir.resolve()):
+            raise ModelError(
+                f"external data of tensor '{name}' in {relative} is a link to {path.resolve()}, outside the model's "
+                "own folder; copy the file itself beside the model"
             )
         try:
             offset, length = int(entries.get("offset", 0)), int(entries.get("length", self.nbytes))
@@ -108,7 +114,7 @@ class StoredValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
                 f"external data of tensor '{name}' in {relative} has offset '{entries.get('offset', 0)}' and length "
                 f"'{entries.get('length')}', its shape needs {self.nbytes} bytes; save the model again"
             )
-        return self.base_dir / relative, offset, length
+        return path, offset, length
 
     def _mapped(self) -> Bytes:
         path, offset, length = self.location()
@@ -150,6 +156,11 @@ class DerivedValues(gs.ir.tensor.LazyValues):  # type: ignore[misc]
         if list(values.shape) != self.shape or values.dtype != self.dtype:
             raise TypeError(f"derived values have {values.shape} {values.dtype}, declared {self.shape} {self.dtype}")
         return values
+
+
+def is_below(location: str) -> bool:
+    """Whether the text is a path that leads below the folder it is relative to, links aside."""
+    return bool(location) and "\0" not in location and not os.path.isabs(location) and ".." not in Path(location).parts
 
 
 def load_values(values: Values) -> Array:

@@ -93,6 +93,17 @@ def test_bad_files_are_named(tmp_path, content):
         amct_onnx.load_calibration(path)
 
 
+def test_a_damaged_archive_is_named(whole, tmp_path):
+    path = tmp_path / "s.npz"
+    amct_onnx.save_calibration(whole.calibration, path)
+    data = path.read_bytes()
+    # Compressed data of the first member, behind its name: no way to begin a block.
+    start = data.index(b"header.npy") + len(b"header.npy") + 20
+    path.write_bytes(data[:start] + b"\xff" * 20 + data[start + 20 :])
+    with pytest.raises(DataError, match=r"s\.npz: these are no statistics"):
+        amct_onnx.load_calibration(path)
+
+
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"gone\.npz"):
         amct_onnx.load_calibration(tmp_path / "gone.npz")

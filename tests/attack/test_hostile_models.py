@@ -221,6 +221,22 @@ def with_lost_values(net):
     initializer.float_data.extend([1.0, 2.0])
 
 
+def with_doubled_result(net):
+    net.graph.node[2].output[0] = "r"
+
+
+def with_result_of_a_weights_name(net):
+    net.graph.node[1].output[0] = "w"
+
+
+def with_own_result_as_input(net):
+    net.graph.node[1].input[0] = "y"
+
+
+def with_attribute_of_another_type(net):
+    net.graph.node[0].attribute.append(helper.make_attribute("group", "x"))
+
+
 def without_nodes(net):
     net.graph.ClearField("node")
 
@@ -234,6 +250,10 @@ def without_nodes(net):
         (with_wrong_shape, "'w'.*432 bytes instead of 540"),
         (with_lost_bytes, "'w'.*429 bytes"),
         (with_lost_values, "'w'.*2 values"),
+        (with_doubled_result, "'last'.*'r'.*there already"),
+        (with_result_of_a_weights_name, "'relu'.*'w'.*there already"),
+        (with_own_result_as_input, "needs its own result"),
+        (with_attribute_of_another_type, "'conv'.*'group' of type STRING instead of INT"),
         (without_nodes, "no nodes"),
     ],
 )

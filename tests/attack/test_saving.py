@@ -1,12 +1,17 @@
 """What a save writes, and what it must never touch."""
 
+import os
 import resource
 import shutil
+import subprocess
+import sys
 from contextlib import contextmanager
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
-from small_models import FEED, conv_net
+from small_models import FEED, conv_net, random
 
 import amct_onnx
 from amct_onnx.errors import UsageError
@@ -81,6 +86,77 @@ def test_a_model_with_external_weights_is_saved_whole(tmp_path):
     for form in ("fake_quant", "qdq"):
         onnx.checker.check_model(tmp_path / "elsewhere" / paths[form].name)
     assert not [path for path in (tmp_path / "elsewhere").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_model_with_external_weights_is_saved_twice_into_one_place(tmp_path, monkeypatch, moved):
+    (tmp_path / "in").mkdir()
+    source = tmp_path / "in" / "source.onnx"
+    onnx.save(conv_net(), source, save_as_external_data=True, size_threshold=0, location="source.data")
+    result = amct_onnx.quantize(source, [FEED], trial=False)
+    result.save(tmp_path / "out" / "m")
+    before = contents(tmp_path / "out")
+    monkeypatch.chdir(tmp_path if moved else "/")
+    result.save("out/m" if moved else tmp_path / "out" / "m")
+    assert contents(tmp_path / "out") == before
+
+
+def test_outputs_run_wherever_they_are_taken(tmp_path, monkeypatch):
+    source = tmp_path / "source.onnx"
+    wide = conv_net(weight=random(400, 3, 3, 3) * np.float32(0.3))
+    (wanted,) = run(wide)
+    onnx.save(wide, source, save_as_external_data=True, size_threshold=0, location="source.data")
+    result = amct_onnx.quantize(source, [FEED], trial=False)
+    paths = result.save(tmp_path / "out" / "m")
+    assert all(paths.weights[form] for form in ("ascend", "fake_quant", "qdq"))
+    shutil.move(tmp_path / "out", tmp_path / "elsewhere")
+    source.unlink()
+    (tmp_path / "source.data").unlink()
+    monkeypatch.chdir("/")
+    for form in ("fake_quant", "qdq"):
+        (got,) = run(tmp_path / "elsewhere" / paths[form].name)
+        assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()
+
+
+def run(model):
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    return onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, {"x": FEED})
+
+
+KILLED = """
+import os, sys, signal
+from pathlib import Path
+sys.path.insert(0, {here!r})
+import amct_onnx, amct_onnx.graph.files
+from small_models import FEED, conv_net
+result = amct_onnx.quantize(conv_net(), [FEED], trial=False)
+stream, count = amct_onnx.graph.files.write_stream, 0
+def write_stream(*arguments):
+    global count
+    count += 1
+    stream(*arguments)
+    if count == 2:
+        os.kill(os.getpid(), signal.{signal})
+amct_onnx.graph.files.write_stream = write_stream
+result.save(Path("m"))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+def test_killed_while_saving(tmp_path, name):
+    (tmp_path / "m_deploy_model.onnx").write_text("an earlier one")
+    code = KILLED.format(here=os.path.dirname(os.path.abspath(__file__)), signal=name)
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, check=False
+    )
+    assert done.returncode != 0
+    seen = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
+    assert seen == {"m_deploy_model.onnx"}
+    assert (tmp_path / "m_deploy_model.onnx").read_text() == "an earlier one"
+    # What is killed outright cannot clean up behind itself.
+    assert name == "SIGKILL" or len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_plan_in_place_stays_as_its_author_wrote_it(result, tmp_path):

@@ -113,6 +113,45 @@ def test_locations_outside_the_folder_are_refused(tmp_path: Path, location: str)
     assert "below the model's own folder" in message
 
 
+def test_a_path_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    assert "below the model's own folder" in refused(change(save(tmp_path), location="m\0.data"))
+
+
+@pytest.mark.parametrize("way", ["m.data", "deep/m.data"])
+def test_links_out_of_the_folder_are_refused(tmp_path: Path, way: str) -> None:
+    (tmp_path / "own").mkdir()
+    path = change(save(tmp_path / "own"), location=way)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "own" / "m.data").rename(tmp_path / "other" / "m.data")
+    first = Path(way).parts[0]
+    (tmp_path / "own" / first).symlink_to(tmp_path / "other" / ("m.data" if first == way else ""))
+    message = refused(path)
+    assert f"'w' in {way} is a link to {tmp_path.resolve() / 'other' / 'm.data'}" in message
+    assert "copy the file itself beside the model" in message
+
+
+def test_links_within_the_folder_are_followed(tmp_path: Path) -> None:
+    path = save(tmp_path)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "m.data").rename(tmp_path / "deep" / "other")
+    (tmp_path / "m.data").symlink_to("deep/other")
+    np.testing.assert_array_equal(loaded(path)["w"], WEIGHTS["w"])
+
+
+@pytest.mark.parametrize("data", ["m.data", "5d"])
+def test_a_model_and_its_data_behind_links(tmp_path: Path, data: str) -> None:
+    """A cache keeps both under other names elsewhere; or the model alone is linked to."""
+    for folder in ("blobs", "snapshot"):
+        (tmp_path / folder).mkdir()
+    save(tmp_path / "blobs")
+    (tmp_path / "blobs" / "m.onnx").rename(tmp_path / "blobs" / "c3")
+    (tmp_path / "blobs" / "m.data").rename(tmp_path / "blobs" / data)
+    (tmp_path / "snapshot" / "m.onnx").symlink_to("../blobs/c3")
+    if data != "m.data":
+        (tmp_path / "snapshot" / "m.data").symlink_to(f"../blobs/{data}")
+    np.testing.assert_array_equal(loaded(tmp_path / "snapshot" / "m.onnx")["w"], WEIGHTS["w"])
+
+
 @pytest.mark.parametrize("entries", [{"offset": "x"}, {"offset": "-4"}, {"length": "8"}, {"length": "1e3"}])
 def test_impossible_numbers_are_refused(tmp_path: Path, entries: dict[str, str]) -> None:
     message = refused(change(save(tmp_path), **entries))
