@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from onnx import NodeProto
+from onnx import NodeProto, helper
 
 from amct_onnx.graph.model import Graph, Model
 from amct_onnx.graph.parts import Node, Tensor
@@ -147,6 +147,14 @@ def drop_attributes(node: Node, names: Collection[str]) -> None:
         node.origin = NodeProto()
         copy_fields(origin, node.origin, leave=("attribute",))
         node.origin.attribute.extend(attribute for attribute in origin.attribute if attribute.name not in names)
+
+
+def set_attribute(node: Node, name: str, value: object) -> None:
+    """Give `node` an attribute, or another value of it, in its source proto as well."""
+    drop_attributes(node, (name,))
+    node.attrs = {**node.attrs, name: value}
+    if node.origin is not None:
+        node.origin.attribute.append(helper.make_attribute(name, value))
 
 
 def _discard(items: list[Node], node: Node) -> None:

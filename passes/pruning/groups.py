@@ -1,0 +1,149 @@
+"""Groups: the channels that layers share, and what can go of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amct_onnx.passes.pruning.labels import LabelArray
+from amct_onnx.passes.pruning.walk import Balance, Flow, Producer, Reader
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Layers whose channels go together.
+
+    Attributes:
+        producers: the layers that make the channels, in graph order.
+        units: what can go by itself, as labels in the order in which they first occur: int64 [units].
+        is_free: which units may go: bool [units].
+        blocks: equal blocks of units, from each of which as many must go: int64 [units].
+        readers: nodes on the way of the channels.
+        reason: why not every unit is free; empty when all are.
+        approximate: nodes that mix the channels, so that results of those that stay change.
+    """
+
+    producers: tuple[Producer, ...]
+    units: LabelArray
+    is_free: NDArray[np.bool_]
+    blocks: NDArray[np.int64]
+    readers: tuple[Reader, ...]
+    reason: str
+    approximate: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """That of its first layer."""
+        return str(self.producers[0].node.name)
+
+    @property
+    def block_count(self) -> int:
+        """Number of blocks."""
+        return int(self.blocks.max(initial=0)) + 1
+
+
+def find_groups(flow: Flow) -> list[Group]:
+    """The groups of a graph, in the order of their first layers."""
+    labels = flow.labels
+    members = _members(flow)
+    approximate = {name: set(labels.find(found).tolist()) for name, found in flow.approximate.items()}
+    roots_of = [labels.find(reader.labels) for reader in flow.readers]
+    groups: list[Group] = []
+    for producers in members:
+        roots = np.concatenate([labels.find(producer.labels) for producer in producers])
+        _, first = np.unique(roots, return_index=True)
+        units = roots[np.sort(first)]
+        blocks = _blocks(flow, units)
+        if blocks is None:
+            labels.fix(units, "convolutions in groups ask for blocks of channels that do not agree")
+            blocks = np.zeros(units.size, np.int64)
+        free = ~labels.is_fixed(units)
+        fixed = units[~free]
+        own = set(units[free].tolist())
+        readers = [
+            reader for reader, found in zip(flow.readers, roots_of, strict=True) if not own.isdisjoint(found.tolist())
+        ]
+        groups.append(
+            Group(
+                tuple(producers),
+                units,
+                free,
+                blocks,
+                tuple(readers),
+                labels.reason(int(fixed[0])) if fixed.size else "",
+                tuple(name for name, mixed in approximate.items() if not own.isdisjoint(mixed)),
+            )
+        )
+    return groups
+
+
+def _members(flow: Flow) -> list[list[Producer]]:
+    """Producers that share a free unit, directly or through others."""
+    owner: dict[int, int] = {}
+    parent = list(range(len(flow.producers)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for index, producer in enumerate(flow.producers):
+        roots = np.unique(flow.labels.find(producer.labels))
+        for unit in roots[~flow.labels.is_fixed(roots)].tolist():
+            first, second = sorted((root(owner.setdefault(unit, index)), root(index)))
+            parent[second] = first
+    found: dict[int, list[Producer]] = {}
+    for index, producer in enumerate(flow.producers):
+        found.setdefault(root(index), []).append(producer)
+    return list(found.values())
+
+
+def _blocks(flow: Flow, units: LabelArray) -> NDArray[np.int64] | None:
+    """The block of each unit, so that every convolution in groups stays one; None where they contradict."""
+    signatures = [found for balance in flow.balances if (found := _rows(flow, balance, units)) is not None]
+    if any(found.size == 0 for found in signatures):
+        return None
+    if not signatures:
+        return np.zeros(units.size, np.int64)
+    table = np.stack(signatures, axis=1)
+    distinct, blocks = np.unique(table, axis=0, return_inverse=True)
+    for column in range(table.shape[1]):
+        counts = np.bincount(distinct[:, column])
+        if len(set(counts.tolist())) > 1:
+            return None
+    sizes = np.bincount(blocks.reshape(-1))
+    return None if len(set(sizes.tolist())) > 1 else np.asarray(blocks.reshape(-1), np.int64)
+
+
+def _rows(flow: Flow, balance: Balance, units: LabelArray) -> NDArray[np.int64] | None:
+    """The row in which each unit stands; None where it stands in all alike or in none, empty where rows differ."""
+    roots = flow.labels.find(balance.labels)
+    order = np.argsort(units)
+    places = np.searchsorted(units, roots, sorter=order).clip(max=units.size - 1)
+    is_own = units[order[places]] == roots
+    if not is_own.any():
+        return None
+    counts = np.zeros((units.size, roots.shape[0]), np.int64)
+    rows = np.broadcast_to(np.arange(roots.shape[0])[:, None], roots.shape)
+    np.add.at(counts, (order[places][is_own], rows[is_own]), 1)
+    if (counts == counts[:, :1]).all():
+        return None
+    is_one = (counts > 0).sum(axis=1) == 1
+    times = counts.max(axis=1)
+    if not (is_one.all() and (times == times[0]).all()):
+        return np.zeros(0, np.int64)
+    return np.asarray(counts.argmax(axis=1), np.int64)
+
+
+def positions(labels: LabelArray, flow: Flow, units: LabelArray) -> NDArray[np.int64]:
+    """Where in an axis the channels of some units stand."""
+    return np.flatnonzero(np.isin(flow.labels.find(labels), flow.labels.find(units)))
+
+
+def units_at(producer: Producer, flow: Flow, indices: Sequence[int]) -> LabelArray:
+    """The units that hold these channels of a layer."""
+    return np.unique(flow.labels.find(producer.labels[np.asarray(indices, np.int64)]))

@@ -1,0 +1,42 @@
+"""Take channels out of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amct_onnx.graph.model import Model
+from amct_onnx.passes.base import PassResult
+from amct_onnx.passes.pruning.labels import LabelArray
+from amct_onnx.passes.pruning.walk import Flow
+
+
+@dataclass(frozen=True)
+class RemoveChannels:
+    """Everything that holds something for a channel loses it, and everything that counts channels counts fewer.
+
+    Attributes:
+        flow: what following the channels of this very model found.
+        units: the units that go.
+    """
+
+    flow: Flow
+    units: LabelArray
+
+    def run(self, model: Model) -> PassResult:
+        """Change the constants and attributes."""
+        gone = np.unique(self.flow.labels.find(self.units))
+
+        def keep(labels: LabelArray) -> NDArray[np.bool_]:
+            return ~np.isin(self.flow.labels.find(labels), gone)
+
+        changed: dict[str, None] = {}
+        for adjustment in self.flow.adjustments:
+            if not all(keep(labels).all() for labels in adjustment.concerned()):
+                adjustment.apply(model, keep)
+                changed[adjustment.node.name] = None
+        for graph in model.graphs():
+            graph.retyped |= set(self.flow.tensors)
+        return PassResult(tuple(changed))

@@ -1,0 +1,17 @@
+"""What every operator does with channels; one module per family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from amct_onnx.passes.pruning.rules.elementwise import ELEMENTWISE
+from amct_onnx.passes.pruning.rules.layers import LAYERS
+from amct_onnx.passes.pruning.rules.moves import MOVES
+from amct_onnx.passes.pruning.rules.normalization import NORMALIZATION
+from amct_onnx.passes.pruning.rules.reductions import REDUCTIONS
+from amct_onnx.passes.pruning.walk import Rule
+
+RULES: Mapping[str, Rule] = {**ELEMENTWISE, **LAYERS, **MOVES, **NORMALIZATION, **REDUCTIONS}
+"""Operator type -> rule; a node of any other type lets all channels that reach it stay."""
+
+__all__ = ["RULES"]

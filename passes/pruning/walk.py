@@ -1,0 +1,251 @@
+"""Follow channels through a graph, from the layers that make them to everything that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from amct_onnx.graph.model import Graph, Model, constant_array
+from amct_onnx.graph.op_table import is_standard, resolve_constant
+from amct_onnx.graph.parts import Node, Tensor
+from amct_onnx.graph.weights import Array
+from amct_onnx.passes.pruning.adjust import Adjustment, Slice
+from amct_onnx.passes.pruning.axes import (
+    Axis,
+    Layout,
+    has_labels,
+    labelled,
+    labels_of,
+    plain_layout,
+)
+from amct_onnx.passes.pruning.labels import LabelArray, Labels
+
+Shapes = Mapping[str, Sequence[int | str | None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Producer:
+    """A layer that makes channels.
+
+    Attributes:
+        node: the layer.
+        labels: those of its output channels.
+        groups: equal blocks of channels from which as many must go.
+    """
+
+    node: Node
+    labels: LabelArray
+    groups: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A node on the way of channels, as a prune record names it.
+
+    Attributes:
+        node: the node.
+        labels: the channels as it counts them: its inputs, or for what passes them on its results.
+        groups: of a convolution that takes its inputs in groups.
+    """
+
+    node: Node
+    labels: LabelArray
+    groups: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """Blocks of channels from which as many must go: labels [blocks, channels per block]."""
+
+    labels: LabelArray
+
+
+@dataclass
+class Flow:
+    """Everything that was found while following channels.
+
+    Attributes:
+        labels: the labels.
+        producers: layers that make channels, in graph order.
+        readers: nodes on the way of channels, in graph order.
+        adjustments: what has to change with them.
+        balances: which blocks must stay of one size.
+        approximate: nodes whose results change for other channels, too: name -> labels.
+        tensors: names of the tensors along whose axes channels run.
+    """
+
+    labels: Labels = field(default_factory=Labels)
+    producers: list[Producer] = field(default_factory=list)
+    readers: list[Reader] = field(default_factory=list)
+    adjustments: list[Adjustment] = field(default_factory=list)
+    balances: list[Balance] = field(default_factory=list)
+    approximate: dict[str, LabelArray] = field(default_factory=dict)
+    tensors: list[str] = field(default_factory=list)
+
+
+class Walk:
+    """One walk over a graph; rules use it to read and write what is known of tensors."""
+
+    def __init__(self, model: Model, shapes: Shapes, kept: Mapping[str, str]) -> None:
+        """Begin.
+
+        Args:
+            model: a model with named nodes.
+            shapes: sizes of every tensor, free ones with a number in place.
+            kept: layers whose channels all stay -> why.
+        """
+        self.model = model
+        self.flow = Flow()
+        self.kept = kept
+        self._shapes = shapes
+        self._layouts: dict[int, Layout] = {}
+
+    @property
+    def labels(self) -> Labels:
+        """All labels."""
+        return self.flow.labels
+
+    def layout(self, tensor: Tensor) -> Layout | None:
+        """What is known of a tensor's axes; None when not even their number."""
+        known = self._layouts.get(id(tensor))
+        if known is not None:
+            return known
+        shape = self.shape(tensor)
+        return None if shape is None else plain_layout(shape)
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...] | None:
+        """Sizes of a tensor's axes."""
+        constant = resolve_constant(tensor)
+        sizes = self._shapes.get(tensor.name) if constant is None else constant.shape
+        known = [size for size in sizes or () if isinstance(size, int)]
+        return tuple(known) if sizes is not None and len(known) == len(sizes) else None
+
+    def set(self, tensor: Tensor, layout: Sequence[Axis]) -> None:
+        """Say what the axes of a result are."""
+        if any(map(has_labels, layout)):
+            self._layouts[id(tensor)] = tuple(layout)
+            self.flow.tensors.append(tensor.name)
+
+    def has_labels(self, tensor: Tensor) -> bool:
+        """Whether channels run along one of its axes."""
+        return id(tensor) in self._layouts
+
+    def axis_labels(self, tensor: Tensor, axis: int) -> LabelArray | None:
+        """Labels along one axis of a tensor; None without."""
+        layout = self._layouts.get(id(tensor))
+        return None if layout is None else labels_of(layout[axis], self.labels)
+
+    def values(self, tensor: Tensor) -> Array | None:
+        """Values of a constant; None when it is computed."""
+        constant = resolve_constant(tensor)
+        return None if constant is None else constant_array(constant)
+
+    def fix(self, tensor: Tensor, reason: str) -> None:
+        """Let all channels of a tensor stay."""
+        for axis in self._layouts.get(id(tensor), ()):
+            for factor in axis:
+                if factor.labels is not None:
+                    self.labels.fix(factor.labels, reason)
+
+    def fix_inputs(self, node: Node, reason: str) -> None:
+        """Let all channels that a node reads stay."""
+        for tensor in node.inputs:
+            self.fix(tensor, f"{node.op} '{node.name}': {reason}")
+
+    def adjust(self, adjustment: Adjustment) -> None:
+        """Note what has to change with the channels."""
+        self.flow.adjustments.append(adjustment)
+
+    def slice(self, node: Node, index: int, axes: Mapping[int, LabelArray | None]) -> None:
+        """Note that a constant input loses positions along these axes; a computed one cannot."""
+        found = {axis: labels for axis, labels in axes.items() if labels is not None}
+        if not found or index >= len(node.inputs) or node.inputs[index].is_empty():
+            return
+        if resolve_constant(node.inputs[index]) is None:
+            for labels in found.values():
+                self.labels.fix(labels, f"{node.op} '{node.name}': input {index} is computed and holds one value each")
+            return
+        self.adjust(Slice(node, index, found))
+
+    def produce(self, node: Node, count: int, groups: int = 1) -> LabelArray:
+        """New channels of a layer."""
+        labels = self.labels.fresh(count)
+        self.flow.producers.append(Producer(node, labels, groups))
+        if node.name in self.kept:
+            self.labels.fix(labels, self.kept[node.name])
+        if groups > 1:
+            self.balance(labels, groups)
+        return labels
+
+    def balance(self, labels: LabelArray, groups: int) -> None:
+        """Note that blocks of channels must stay of one size."""
+        self.flow.balances.append(Balance(labels.reshape(groups, -1)))
+
+    def read(self, node: Node, labels: LabelArray | None, groups: int = 1) -> None:
+        """Note that a node lies on the way of channels."""
+        if labels is not None:
+            self.flow.readers.append(Reader(node, labels, groups))
+
+    def unite_axes(self, node: Node, axes: Sequence[tuple[Axis, str]]) -> Axis:
+        """Axes that meet position by position, as one; each with what it belongs to."""
+        sizes = [axis for axis, _ in axes]
+        carrying = [axis for axis in sizes if has_labels(axis)]
+        if not carrying:
+            return sizes[0]
+        found = [labels_of(axis, self.labels) for axis in sizes]
+        first = next(labels for labels in found if labels is not None)
+        for labels, (_, what) in zip(found, axes, strict=True):
+            if labels is None:
+                self.labels.fix(first, f"{node.op} '{node.name}': it meets {what}, which is no layer's")
+            elif labels is not first:
+                self.labels.unite(first, labels)
+        same = len(carrying) == len(sizes) and all(_alike(carrying[0], axis) for axis in carrying)
+        return carrying[0] if same or len(carrying) == 1 else labelled(first)
+
+
+def _alike(first: Axis, second: Axis) -> bool:
+    """Whether two axes have the same factors, labels apart."""
+    kinds = [[(factor.size, factor.labels is None) for factor in axis] for axis in (first, second)]
+    return kinds[0] == kinds[1]
+
+
+Rule = Callable[[Walk, Node], None]
+"""What a node does with channels: reads the layouts of its inputs, says those of its results."""
+
+
+def follow(model: Model, shapes: Shapes, rules: Mapping[str, Rule], *, kept: Mapping[str, str] | None = None) -> Flow:
+    """Follow the channels of every layer of the main graph.
+
+    Args:
+        model: a model with named nodes.
+        shapes: sizes of every tensor, free ones with a number in place; what is not there cannot be followed.
+        rules: what operators do.
+        kept: layers whose channels all stay -> why.
+    """
+    walk = Walk(model, shapes, kept or {})
+    inside = _read_in_bodies(model)
+    for node in model.graph.nodes:
+        rule = rules.get(node.op) if is_standard(node) else None
+        if _is_constant(node):
+            continue
+        if rule is None:
+            walk.fix_inputs(node, "pruning has no rule for this operator")
+            continue
+        rule(walk, node)
+        for tensor in node.outputs:
+            if id(tensor) in inside:
+                walk.fix(tensor, "a control-flow body reads it")
+    for tensor in model.graph.outputs:
+        walk.fix(tensor, f"it is the model's output '{tensor.name}'")
+    return walk.flow
+
+
+def _is_constant(node: Node) -> bool:
+    return bool(node.outputs) and resolve_constant(node.outputs[0]) is not None
+
+
+def _read_in_bodies(model: Model) -> Collection[int]:
+    """``id`` of every tensor that a body reads or gives out."""
+    bodies: list[Graph] = [graph for graph in model.graphs() if graph is not model.graph]
+    read = {id(tensor) for graph in bodies for node in graph.nodes for tensor in node.inputs}
+    return read | {id(tensor) for graph in bodies for tensor in graph.outputs}
