@@ -6,15 +6,20 @@ from amct_onnx.api.compress import apply, quantize
 from amct_onnx.api.configured import resolve_config
 from amct_onnx.api.deploy_check import check_deploy
 from amct_onnx.api.inspection import Inspection, NodeFacts, inspect
+from amct_onnx.api.prune import prune, restore_pruned
+from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report, SavedFiles, TrialResult
 
 __all__ = [
     "Calibration",
     "CompressionResult",
+    "GroupSummary",
     "InputSummary",
     "Inspection",
     "LayerSummary",
     "NodeFacts",
+    "PruneReport",
+    "PruneResult",
     "Report",
     "SavedFiles",
     "TrialResult",
@@ -23,7 +28,9 @@ __all__ = [
     "inspect",
     "load_calibration",
     "merge_calibrations",
+    "prune",
     "quantize",
     "resolve_config",
+    "restore_pruned",
     "save_calibration",
 ]

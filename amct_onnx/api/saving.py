@@ -16,7 +16,18 @@ _NAME_MARGIN = len(".") + len(".xxxxxxxx") + len(".data")
 
 
 def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, Path]:
-    """The files that a save to `prefix` writes.
+    """The files that saving quantized models to `prefix` writes.
+
+    Raises:
+        UsageError: the prefix is a folder, or nothing a file name can begin with.
+    """
+    endings = {form.value: form.suffix for form in forms}
+    plan = {"record": "record.txt", "tensors": "tensors.txt", "quant_json": "quant.json"}
+    return prefixed_paths(prefix, {**endings, **plan})
+
+
+def prefixed_paths(prefix: str | Path, endings: Mapping[str, str]) -> dict[str, Path]:
+    """``PREFIX_ending`` for each kind of file.
 
     Raises:
         UsageError: the prefix is a folder, or nothing a file name can begin with.
@@ -28,9 +39,7 @@ def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, P
         raise UsageError(
             f"output prefix '{text}' has no file name; give a folder and a beginning, like {stem / 'model'}"
         )
-    paths = {form.value: stem.with_name(f"{stem.name}_{form.suffix}") for form in forms}
-    for kind, ending in (("record", "record.txt"), ("tensors", "tensors.txt"), ("quant_json", "quant.json")):
-        paths[kind] = stem.with_name(f"{stem.name}_{ending}")
+    paths = {kind: stem.with_name(f"{stem.name}_{ending}") for kind, ending in endings.items()}
     longest = max(len(os.fsencode(path.name)) for path in paths.values()) + _NAME_MARGIN
     if "\0" in text or longest > _LONGEST_NAME:
         raise UsageError(f"output prefix {text!r} cannot begin a file name; choose a shorter or plainer one")

@@ -7,6 +7,7 @@ import argparse
 from amct_onnx.api import apply
 from amct_onnx.api.compress import sibling_tensors
 from amct_onnx.api.saving import check_outputs, output_paths
+from amct_onnx.cli import prune
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.quantize import parse_forms
 from amct_onnx.cli.report import result_json, show_result
@@ -14,6 +15,8 @@ from amct_onnx.cli.report import result_json, show_result
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Rewrite by a plan, save, report."""
+    if prune.is_prune_record(arguments.record):
+        return prune.run_restore(arguments, console)
     forms = parse_forms(arguments.format)
     plan = [arguments.record, arguments.tensors or sibling_tensors(arguments.record)]
     keep = [path for path in plan if path is not None and path.exists()]

@@ -7,11 +7,14 @@ import argparse
 from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.api import inspect
 from amct_onnx.api.inspection import Shape
+from amct_onnx.cli import prune
 from amct_onnx.cli.console import Console
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Show the facts of a model."""
+    if arguments.prune:
+        return prune.run_inspect(arguments, console)
     shapes = parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
     found = inspect(arguments.model, input_shapes=shapes)
     console.result(found.to_dict())

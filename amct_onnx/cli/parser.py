@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from amct_onnx import __version__
-from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, quantize, record
+from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, prune, quantize, record
 from amct_onnx.cli.data_flags import add_data_flags
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_quantize(commands, common)
     _add_apply(commands, common)
+    _add_prune(commands, common)
     _add_inspect(commands, common)
     _add_check_deploy(commands, common)
     _add_record(commands, common)
@@ -199,15 +200,43 @@ def _add_apply(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     _add_output(parser)
     _add_forms(parser)
     parser.add_argument("--strict", action="store_true", help="treat warnings about the files as errors")
+    parser.add_argument(
+        "--structure-only",
+        action="store_true",
+        help="take a prune record for a model of the same structure with other weights",
+    )
     _add_json(parser)
     parser.set_defaults(run=apply.run)
+
+
+def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("prune", parents=[common], help="take the least important channels out of a model")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the float model (.onnx)")
+    _add_output(parser)
+    parser.add_argument(
+        "--ratio", type=float, required=True, metavar="SHARE", help="share of each layer's output channels that goes"
+    )
+    parser.add_argument("--ascend-optimized", action="store_true", help="leave a multiple of 16 channels")
+    parser.add_argument(
+        "--skip", action="append", default=[], metavar="NAME", help="leave this layer's channels whole (repeatable)"
+    )
+    _add_input_shape(parser)
+    _add_json(parser)
+    parser.set_defaults(run=prune.run)
+
+
+def _add_input_shape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input-shape", metavar="SHAPES", help='sizes to take for free ones, like "x:1,3,224,224;y:1,8"'
+    )
 
 
 def _add_inspect(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
     parser = commands.add_parser("inspect", parents=[common], help="show what can and cannot be compressed, and why")
     parser.add_argument("model", type=Path, metavar="MODEL")
+    _add_input_shape(parser)
     parser.add_argument(
-        "--input-shape", metavar="SHAPES", help='sizes to take for free ones, like "x:1,3,224,224;y:1,8"'
+        "--prune", action="store_true", help="show the groups of channels that go together, and why others stay"
     )
     _add_json(parser)
     parser.set_defaults(run=inspect.run)

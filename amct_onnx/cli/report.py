@@ -44,6 +44,11 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
         console.say(f"note: {machine}")
     if console.verbose:
         show_timings(console, report, paths.seconds)
+    show_files(console, paths)
+
+
+def show_files(console: Console, paths: SavedFiles) -> None:
+    """List what was written, with sizes."""
     console.say("files written:")
     for kind, path in paths.items():
         weights = paths.weights.get(kind, ())

@@ -1,0 +1,1 @@
+"""Channel pruning: which channels go, from weights or from data."""

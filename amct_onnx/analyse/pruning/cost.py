@@ -1,0 +1,63 @@
+"""What a model computes and holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from amct_onnx.graph import Model
+from amct_onnx.graph.op_table import resolve_constant, spec_of
+from amct_onnx.graph.parts import Node
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one model costs.
+
+    Attributes:
+        parameters: number of values in its constants.
+        multiply_adds: of one sample, as far as shapes are known.
+    """
+
+    parameters: int
+    multiply_adds: int
+
+
+def model_cost(model: Model, shapes: Shapes) -> Cost:
+    """Cost of the main graph.
+
+    Args:
+        model: the model, pruned or not.
+        shapes: sizes of its tensors before pruning; those that pruning changes are not asked for.
+    """
+    parameters = sum(math.prod(constant.shape) for constant in model.graph.initializers.values())
+    parameters += sum(
+        math.prod(constant.shape)
+        for node in model.graph.nodes
+        if node.op == "Constant" and (constant := resolve_constant(node.outputs[0])) is not None
+    )
+    return Cost(parameters, sum(layer_multiply_adds(node, shapes) for node in model.graph.nodes))
+
+
+def layer_cost(node: Node, shapes: Shapes) -> Cost:
+    """Cost of one node."""
+    constants = (resolve_constant(tensor) for tensor in node.inputs)
+    parameters = sum(math.prod(constant.shape) for constant in constants if constant is not None)
+    return Cost(parameters, layer_multiply_adds(node, shapes))
+
+
+def layer_multiply_adds(node: Node, shapes: Shapes) -> int:
+    """Multiply-adds of one layer for one sample: its weights times the positions at which they are applied."""
+    spec = spec_of(node)
+    if spec.weight is None or not spec.has_record or spec.gates:
+        return 0
+    indexes = (1, 0) if node.op == "MatMul" else (spec.weight,)
+    weights = [constant for index in indexes if (constant := resolve_constant(node.inputs[index])) is not None]
+    where = shapes.get((node.inputs[0] if spec.scatters else node.outputs[0]).name)
+    if not weights or where is None or len(where) < 2:
+        return 0
+    is_image = node.op.startswith("Conv")
+    return math.prod(weights[0].shape) * math.prod(where[2:] if is_image else where[1:-1])

@@ -1,0 +1,52 @@
+"""What a caller may choose about pruning."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Importance(enum.Enum):
+    """How channels are ranked."""
+
+    L2 = "l2"
+    """Norm of a channel's weights, as AMCT's balanced_l2_norm_filter_prune; needs no data."""
+    ENERGY = "energy"
+    """Variance of a channel on calibration data, times what its readers make of it."""
+    RECONSTRUCTION = "reconstruction"
+    """What its readers' results lose on calibration data once they are refitted, one channel after the other."""
+
+
+@dataclass(frozen=True)
+class LayerPruning:
+    """How much of a layer goes.
+
+    Attributes:
+        ratio: share of its output channels, above 0 and below 1.
+        ascend_optimized: leave a multiple of 16.
+    """
+
+    ratio: float
+    ascend_optimized: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneOptions:
+    """Choices about pruning a model.
+
+    Attributes:
+        default: for layers that `layers` does not name; None leaves them whole.
+        layers: layer name -> its own choice.
+        skip: layer name -> why all of its channels stay.
+        importance: how channels are ranked.
+    """
+
+    default: LayerPruning | None = None
+    layers: Mapping[str, LayerPruning] = field(default_factory=dict)
+    skip: Mapping[str, str] = field(default_factory=dict)
+    importance: Importance = Importance.L2
+
+    def of(self, layer: str) -> LayerPruning | None:
+        """The choice for one layer."""
+        return self.layers.get(layer, self.default)

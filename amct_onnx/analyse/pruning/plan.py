@@ -1,0 +1,91 @@
+"""Which channels go: a number for every group, and the least important of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from amct_onnx.analyse.pruning.counts import ALIGNMENT, channels_kept
+from amct_onnx.analyse.pruning.importance import Scores, lowest
+from amct_onnx.analyse.pruning.options import LayerPruning, PruneOptions
+from amct_onnx.passes.pruning.groups import Group
+from amct_onnx.passes.pruning.labels import LabelArray
+
+
+@dataclass(frozen=True, eq=False)
+class GroupPlan:
+    """What happens to one group.
+
+    Attributes:
+        group: the group.
+        removed: the units that go.
+        reason: why none goes, or fewer than asked for; empty otherwise.
+    """
+
+    group: Group
+    removed: LabelArray
+    reason: str = ""
+
+
+def wanted_pruning(group: Group, options: PruneOptions) -> LayerPruning | None:
+    """What is asked of a group: its layers' smallest ratio, aligned if one of them is; None when one stays whole."""
+    choices = [options.of(str(producer.node.name)) for producer in group.producers]
+    known = [choice for choice in choices if choice is not None]
+    if not known or len(known) < len(choices):
+        return None
+    return LayerPruning(min(choice.ratio for choice in known), any(choice.ascend_optimized for choice in known))
+
+
+def units_removed(group: Group, wanted: LayerPruning) -> tuple[int, str]:
+    """How many units go of each block, and why fewer than asked for."""
+    # Where one unit is several channels of a layer, as many of it make a multiple of 16.
+    width = max(1, group.producers[0].labels.size // max(1, group.units.size))
+    kept = channels_kept(
+        group.units.size * width,
+        wanted.ratio,
+        aligned=wanted.ascend_optimized,
+        groups=group.block_count * width,
+    )
+    asked = (group.units.size - kept // width) // group.block_count
+    sizes = [int((group.is_free & (group.blocks == block)).sum()) for block in range(group.block_count)]
+    most = min(*sizes, group.units.size // group.block_count - 1) if sizes else 0
+    if asked > most:
+        return max(0, most), group.reason or "one channel of each block stays"
+    if asked == 0:
+        return 0, _nothing_goes(group, wanted, width)
+    return asked, ""
+
+
+def _nothing_goes(group: Group, wanted: LayerPruning, width: int) -> str:
+    channels = group.units.size * width
+    if wanted.ascend_optimized:
+        return f"a multiple of {ALIGNMENT} stays (ascend_optimized), and of {channels} channels that is all"
+    return f"{wanted.ratio:g} of {channels} channels in {group.block_count} equal blocks is less than one of each"
+
+
+def plan_groups(groups: Sequence[Group], scores: Mapping[str, Scores], options: PruneOptions) -> list[GroupPlan]:
+    """The plan of every group.
+
+    Args:
+        groups: the groups.
+        scores: group name -> one score per unit; the lowest go.
+        options: how much of each layer goes.
+    """
+    return [_plan(group, scores, options) for group in groups]
+
+
+def _plan(group: Group, scores: Mapping[str, Scores], options: PruneOptions) -> GroupPlan:
+    nothing = np.zeros(0, np.int64)
+    if not group.is_free.any():
+        return GroupPlan(group, nothing, group.reason)
+    if not group.readers:
+        return GroupPlan(group, nothing, "no layer reads its channels")
+    wanted = wanted_pruning(group, options)
+    if wanted is None:
+        return GroupPlan(group, nothing, "the config does not prune it")
+    count, reason = units_removed(group, wanted)
+    if count == 0:
+        return GroupPlan(group, nothing, reason)
+    return GroupPlan(group, group.units[lowest(group, scores[group.name], count)], reason)

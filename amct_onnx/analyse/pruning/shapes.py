@@ -1,0 +1,86 @@
+"""Sizes of all tensors of a model at one feed: inferred, or else seen when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.segments import inputs_alone
+from amct_onnx.analyse.walk import Watcher, walk
+from amct_onnx.errors import AmctError
+from amct_onnx.graph.shapes import infer_infos
+from amct_onnx.graph.weights import Array
+from amct_onnx.runtime import InputSpec, input_specs, open_session
+
+_BATCH, _IMAGE, _SEQUENCE = 2, 64, 16
+"""What is taken for free sizes when nobody says: batch, sides of images, anything else."""
+
+
+def sample_feed(proto: ModelProto, base_dir: Path | None, sizes: Mapping[str, Sequence[int]], *, seed: int = 0) -> Feed:
+    """Random values for every input.
+
+    Args:
+        proto: the model.
+        base_dir: folder of its external weights.
+        sizes: input -> shape; others get their own fixed sizes, and usual ones for those that are free.
+        seed: of the values.
+    """
+    rng = np.random.default_rng(seed)
+    specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
+    return {spec.name: _values(spec, sizes.get(spec.name, _usual(spec)), rng) for spec in specs}
+
+
+def _usual(spec: InputSpec) -> tuple[int, ...]:
+    inner = _IMAGE if len(spec.shape) == 4 else _SEQUENCE
+    return tuple(
+        size if isinstance(size, int) else (_BATCH if axis == 0 else inner) for axis, size in enumerate(spec.shape)
+    )
+
+
+def _values(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> Array:
+    if spec.dtype is not None and spec.dtype.kind == "f":
+        return rng.normal(size=shape).astype(spec.dtype)
+    # Token numbers, masks and lengths: one is legal nearly everywhere.
+    return np.ones(shape, spec.dtype)
+
+
+def tensor_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor of the main graph that inference can tell, or a run shows.
+
+    Args:
+        proto: the model.
+        base_dir: folder of its external weights.
+        feed: one feed; free sizes are as it has them.
+    """
+    infos = infer_infos(proto, base_dir, {name: array.shape for name, array in feed.items()})
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, info in infos.items():
+        kind = info.type.tensor_type
+        is_known = info.type.HasField("tensor_type") and kind.HasField("shape")
+        if is_known and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+            shapes[name] = tuple(int(dim.dim_value) for dim in kind.shape.dim)
+    missing = [name for node in proto.graph.node for name in node.output if name and name not in shapes]
+    if missing:
+        shapes.update(_seen(proto, base_dir, feed, missing))
+    return shapes
+
+
+def _seen(proto: ModelProto, base_dir: Path | None, feed: Feed, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes of float tensors in one run; nothing when the model does not run on it."""
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def watch(name: str) -> list[Watcher]:
+        def note(array: Array) -> None:
+            seen[name] = array.shape
+
+        return [note]
+
+    try:
+        walk(proto, base_dir, {name: watch(name) for name in names}, [feed])
+    except AmctError:
+        return {}
+    return seen

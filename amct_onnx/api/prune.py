@@ -1,0 +1,164 @@
+"""Prune the channels of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.planner import check_names
+from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
+from amct_onnx.analyse.pruning.importance import l2_scores
+from amct_onnx.analyse.pruning.options import LayerPruning, PruneOptions
+from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
+from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.api.assemble import plain_record
+from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
+from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
+from amct_onnx.errors import NothingToCompressError, RecordError, UsageError
+from amct_onnx.graph import digest, import_model, name_nodes
+from amct_onnx.passes.pruning.groups import Group
+from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
+from amct_onnx.rewrite import prepare
+from amct_onnx.rewrite.pruning import open_prunable, prune_model, prune_records, units_of_records
+
+
+def prune(
+    model: Source,
+    *,
+    ratio: float | None = None,
+    ascend_optimized: bool = False,
+    skip: Collection[str] = (),
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> PruneResult:
+    """Take the least important channels out of a model.
+
+    Args:
+        model: path of an ONNX file, or a ModelProto (not changed).
+        ratio: share of each layer's output channels that goes, above 0 and below 1.
+        ascend_optimized: leave a multiple of 16 channels.
+        skip: layers whose output channels all stay.
+        input_shapes: input -> sizes to take for the free ones while following channels.
+
+    Raises:
+        AmctError: see :mod:`amct_onnx.errors`.
+    """
+    if ratio is None or not 0 < ratio < 1:
+        raise UsageError(f"ratio is {ratio}; give the share of channels that goes, above 0 and below 1")
+    names = (skip,) if isinstance(skip, str) else tuple(skip)
+    options = PruneOptions(
+        default=LayerPruning(ratio, ascend_optimized), skip=dict.fromkeys(names, "it is skipped on request")
+    )
+    proto, base_dir = load_source(model)
+    refuse_compressed(proto)
+    with blaming_illegal_models(proto, base_dir):
+        _check_names(proto, base_dir, names)
+        feed = sample_feed(proto, base_dir, input_shapes or {})
+        result = _pruned(proto, base_dir, feed, options)
+    return replace(result, source=source_files(model, proto, base_dir))
+
+
+def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
+    model = import_model(proto, base_dir)
+    name_nodes(model)
+    check_names(model, names, "layer to skip")
+
+
+def restore_pruned(
+    model: Source,
+    record: str | os.PathLike[str] | Record | LoadedRecord,
+    *,
+    structure_only: bool = False,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> PruneResult:
+    """Take out of a model the channels that a record names.
+
+    Args:
+        model: the model the record was made for; with `structure_only` any of the same structure.
+        record: path of the record file, or a record.
+        structure_only: take the record for a model with other weights, too.
+        input_shapes: input -> sizes to take for the free ones while following channels.
+
+    Raises:
+        RecordError: the record cannot be read, breaks a rule, or does not fit the model.
+    """
+    loaded = record if isinstance(record, Record | LoadedRecord) else load_record(record)
+    plain = plain_record(loaded)
+    source = loaded.source if isinstance(loaded, LoadedRecord) else "record"
+    if not any(entry.producers for entry in plain.prune):
+        raise RecordError(f"{source}: it holds no prune_record with producers, so there is nothing to prune")
+    proto, base_dir = load_source(model)
+    refuse_compressed(proto)
+    notes = () if structure_only else tuple(check_belongs(loaded, proto, base_dir))
+    with blaming_illegal_models(proto, base_dir):
+        feed = sample_feed(proto, base_dir, input_shapes or {})
+        shapes = tensor_shapes(proto, base_dir, feed)
+        prunable = open_prunable(proto, base_dir, shapes)
+        units = units_of_records(prunable, plain.prune, source)
+        before = model_cost(prunable.model, shapes)
+        gone = set(units.tolist())
+        summaries = tuple(
+            _summary(group, sum(unit in gone for unit in group.units.tolist()), "", shapes) for group in prunable.groups
+        )
+        built = prune_model(prunable, units)
+    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes)
+    return PruneResult(plain, built, report, source_files(model, proto, base_dir))
+
+
+def _pruned(proto: ModelProto, base_dir: Path | None, feed: Feed, options: PruneOptions) -> PruneResult:
+    shapes = tensor_shapes(proto, base_dir, feed)
+    prunable = open_prunable(proto, base_dir, shapes, options.skip)
+    fused = prepare(proto, base_dir).model
+    scores = {group.name: l2_scores(prunable.flow, group, fused) for group in prunable.groups if group.is_free.any()}
+    plans = plan_groups(prunable.groups, scores, options)
+    removed = {plan.group.name: plan.removed for plan in plans if plan.removed.size}
+    if not removed:
+        raise NothingToCompressError("no channel of the model can be pruned; " + _reasons(plans))
+    before = model_cost(prunable.model, shapes)
+    records = prune_records(prunable, removed)
+    built = prune_model(prunable, np.concatenate(list(removed.values())))
+    record = Record(prune=records, header=RecordHeader(source_sha256=digest(proto, base_dir)))
+    summaries = tuple(_summary(plan.group, int(plan.removed.size), plan.reason, shapes) for plan in plans)
+    report = PruneReport(summaries, before, model_cost(prunable.model, shapes))
+    return PruneResult(record, built, report)
+
+
+def _reasons(plans: Sequence[GroupPlan]) -> str:
+    return "; ".join(f"'{plan.group.name}': {plan.reason}" for plan in plans[:3]) or "it has no Conv, Gemm or MatMul"
+
+
+def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | None = None) -> PruneReport:
+    """The groups of channels that go together, and why some stay; nothing is pruned.
+
+    Args:
+        model: path of an ONNX file, or a ModelProto.
+        input_shapes: input -> sizes to take for the free ones.
+    """
+    proto, base_dir = load_source(model)
+    with blaming_illegal_models(proto, base_dir):
+        shapes = tensor_shapes(proto, base_dir, sample_feed(proto, base_dir, input_shapes or {}))
+        prunable = open_prunable(proto, base_dir, shapes)
+    cost = model_cost(prunable.model, shapes)
+    return PruneReport(tuple(_summary(group, 0, group.reason, shapes) for group in prunable.groups), cost, cost)
+
+
+def _summary(group: Group, removed: int, reason: str, shapes: Shapes) -> GroupSummary:
+    names = tuple(str(producer.node.name) for producer in group.producers)
+    nodes = {id(node): node for node in (*(one.node for one in group.producers), *(one.node for one in group.readers))}
+    own = [layer_cost(node, shapes) for node in nodes.values()]
+    return GroupSummary(
+        names,
+        int(group.units.size),
+        removed,
+        reason,
+        group.approximate,
+        bool(group.is_free.any()),
+        sum(cost.parameters for cost in own),
+        sum(cost.multiply_adds for cost in own),
+    )

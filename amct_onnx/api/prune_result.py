@@ -1,0 +1,114 @@
+"""The outcome of pruning, in memory and on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amct_onnx.analyse.pruning.cost import Cost
+from amct_onnx.api.result import SavedFiles
+from amct_onnx.api.saving import check_outputs, prefixed_paths
+from amct_onnx.graph import BuiltModel, ExternalNaming
+from amct_onnx.graph.files import replacing, write_model
+from amct_onnx.record import Record, format_record
+
+logger = logging.getLogger(__name__)
+
+ENDINGS = {"pruned": "pruned_model.onnx", "record": "record.txt"}
+"""Kind of file -> how its name ends behind the prefix."""
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """One group in the report.
+
+    Attributes:
+        layers: the layers that make its channels.
+        channels: how many units it has: a unit is what goes by itself.
+        removed: how many of them go.
+        reason: why none goes, or fewer than asked for.
+        approximate: nodes that mix the channels, so that what stays changes, too.
+        is_prunable: whether some of them may go.
+        parameters, multiply_adds: of the layers that make and read them, before pruning.
+    """
+
+    layers: tuple[str, ...]
+    channels: int
+    removed: int
+    reason: str = ""
+    approximate: tuple[str, ...] = ()
+    is_prunable: bool = False
+    parameters: int = 0
+    multiply_adds: int = 0
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """What was done.
+
+    Attributes:
+        groups: every group, in graph order.
+        before, after: what the model costs.
+        notes: what a user should know.
+    """
+
+    groups: tuple[GroupSummary, ...]
+    before: Cost
+    after: Cost
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PruneResult:
+    """A pruned model and its record, in memory.
+
+    Attributes:
+        record: which channels went, and what followed.
+        model: the pruned model.
+        report: what was done.
+        source: files that a save must not overwrite.
+    """
+
+    record: Record
+    model: BuiltModel
+    report: PruneReport
+    source: tuple[Path, ...] = field(default=(), repr=False)
+
+    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> SavedFiles:
+        """Write ``PREFIX_pruned_model.onnx`` and ``PREFIX_record.txt``: both, or nothing.
+
+        Args:
+            prefix: folder and beginning of the file names; folders are made.
+            protect: further files that must not be overwritten.
+            keep: the record that this result was made from, which is left as it is where it bears that name.
+
+        Returns:
+            Kind (``pruned``, ``record``) -> path.
+
+        Raises:
+            UsageError: an output would overwrite an input, or the folder cannot be written to.
+        """
+        paths = prefixed_paths(prefix, ENDINGS)
+        kept = {path.resolve() for path in keep}
+        written = {kind: path for kind, path in paths.items() if not (kind == "record" and path.resolve() in kept)}
+        check_outputs(written, [*protect, *keep, *self.source])
+        replaced = [path.name for path in written.values() if path.exists()]
+        if replaced:
+            logger.warning("replacing earlier outputs: %s", ", ".join(replaced))
+        saved = SavedFiles(paths)
+        with ExitStack() as staged:
+            _, *weights = write_model(self.model, written["pruned"], ExternalNaming.ONE_FILE, staged=staged)
+            if weights:
+                saved.weights["pruned"] = tuple(weights)
+            if "record" in written:
+                text = format_record(self.record)
+                staged.enter_context(replacing(written["record"])).write_bytes(text.encode())
+        return saved

@@ -1,0 +1,128 @@
+"""``amct_onnx prune``, and what ``apply`` and ``inspect`` say of pruning."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from amct_onnx.analyse.input_shapes import parse_input_shape
+from amct_onnx.api import PruneReport, PruneResult, prune, restore_pruned
+from amct_onnx.api.prune import prune_groups
+from amct_onnx.api.prune_result import ENDINGS, GroupSummary
+from amct_onnx.api.result import SavedFiles
+from amct_onnx.api.saving import check_outputs, prefixed_paths
+from amct_onnx.cli.console import Console
+from amct_onnx.cli.report import show_files
+from amct_onnx.record import load_record
+
+_NAMED = 3
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Choose channels, take them out, save, report."""
+    check_outputs(prefixed_paths(arguments.output, ENDINGS), [arguments.model])
+    result = prune(
+        arguments.model,
+        ratio=arguments.ratio,
+        ascend_optimized=arguments.ascend_optimized,
+        skip=arguments.skip,
+        input_shapes=_shapes(arguments),
+    )
+    _show(console, result, result.save(arguments.output))
+    return 0
+
+
+def run_restore(arguments: argparse.Namespace, console: Console) -> int:
+    """Take out what a record names."""
+    paths = prefixed_paths(arguments.output, ENDINGS)
+    check_outputs({"pruned": paths["pruned"]}, [arguments.model, arguments.record])
+    result = restore_pruned(arguments.model, arguments.record, structure_only=arguments.structure_only)
+    _show(console, result, result.save(arguments.output, keep=[arguments.record]))
+    return 0
+
+
+def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
+    """Show the groups of a model."""
+    report = prune_groups(arguments.model, input_shapes=_shapes(arguments))
+    console.result(report.to_dict())
+    if console.as_json:
+        return 0
+    rows = [
+        (
+            _names(group.layers),
+            group.channels,
+            f"{group.parameters:,}",
+            f"{group.multiply_adds:,}",
+            _verdict(group),
+        )
+        for group in report.groups
+    ]
+    console.table(("layers", "channels", "parameters", "multiply-adds", "prunable"), rows)
+    free = sum(group.is_prunable for group in report.groups)
+    console.say(f"{free} of {len(report.groups)} groups can be pruned; {_costs(report)}")
+    return 0
+
+
+def _verdict(group: GroupSummary) -> str:
+    if not group.is_prunable:
+        return f"no: {group.reason}"
+    mixed = f", approximate ({_names(group.approximate)} mix them)" if group.approximate else ""
+    return (f"in part: {group.reason}" if group.reason else "yes") + mixed
+
+
+def _costs(report: PruneReport) -> str:
+    return f"{report.before.parameters:,} parameters, {report.before.multiply_adds:,} multiply-adds in one sample"
+
+
+def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
+    return parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
+
+
+def _show(console: Console, result: PruneResult, paths: SavedFiles) -> None:
+    """Tell what went, what could not, and which files were written."""
+    report = result.report
+    before, after = report.before, report.after
+    pruned = [group for group in report.groups if group.removed]
+    layers = sum(len(group.layers) for group in pruned)
+    console.say(f"pruned {layers} layers in {len(pruned)} groups")
+    console.say(f"parameters {_change(before.parameters, after.parameters)}")
+    console.say(f"multiply-adds of one sample {_change(before.multiply_adds, after.multiply_adds)}")
+    for group in pruned:
+        if console.verbose:
+            console.say(f"  {_names(group.layers)}: {group.channels} -> {group.channels - group.removed}")
+    _show_left(console, [group for group in report.groups if not group.removed])
+    mixing = {name: None for group in pruned for name in group.approximate}
+    if mixing:
+        console.say(f"note: {_names(mixing)} mix channels, so results change for those that stay, too")
+    for note in report.notes:
+        console.say(f"note: {note}")
+    show_files(console, paths)
+    console.result({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}})
+
+
+def _show_left(console: Console, groups: list[GroupSummary]) -> None:
+    if not groups:
+        return
+    console.say(f"left whole ({sum(len(group.layers) for group in groups)} layers):")
+    reasons: dict[str, list[str]] = {}
+    for group in groups:
+        reasons.setdefault(group.reason or "the record does not prune it", []).extend(group.layers)
+    for reason, names in reasons.items():
+        console.say(f"  {_names(names)}: {reason}")
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before:,} -> {after:,}" + (f" ({after / before - 1:+.0%})" if before else "")
+
+
+def _names(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more
+
+
+def is_prune_record(path: Path) -> bool:
+    """Whether a file that can be read holds prune records and no quantization."""
+    record = load_record(path).record
+    return any(entry.producers for entry in record.prune) and not record.layers

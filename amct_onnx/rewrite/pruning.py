@@ -1,0 +1,162 @@
+"""From a model to its groups of channels, from a choice of them to a prune record and back, and to the pruned model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from amct_onnx.errors import RecordError
+from amct_onnx.graph import BuiltModel, Model, build, import_model, name_nodes
+from amct_onnx.graph.element_types import settle_types
+from amct_onnx.passes.drop_dead import DropDeadConstants
+from amct_onnx.passes.fold_weights import FoldWeights
+from amct_onnx.passes.pruning.groups import Group, find_groups, positions, units_at
+from amct_onnx.passes.pruning.labels import LabelArray
+from amct_onnx.passes.pruning.remove import RemoveChannels
+from amct_onnx.passes.pruning.rules import RULES
+from amct_onnx.passes.pruning.walk import Flow, Reader, Shapes, follow
+from amct_onnx.record import PruneNode, PruneRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Prunable:
+    """A model whose channels have been followed.
+
+    Attributes:
+        model: the graph, named; pruning changes it.
+        flow: what was found in it.
+        groups: its groups of channels.
+    """
+
+    model: Model
+    flow: Flow
+    groups: tuple[Group, ...]
+
+
+def open_prunable(
+    proto: ModelProto, base_dir: Path | None, shapes: Shapes, kept: Mapping[str, str] | None = None
+) -> Prunable:
+    """Follow the channels of a model.
+
+    Args:
+        proto: the model, not changed.
+        base_dir: folder of its external weights.
+        shapes: sizes of its tensors at one feed.
+        kept: layers whose channels all stay -> why.
+    """
+    model = import_model(proto, base_dir)
+    name_nodes(model)
+    FoldWeights().run(model)
+    settle_types(model)
+    flow = follow(model, shapes, RULES, kept=kept)
+    return Prunable(model, flow, tuple(find_groups(flow)))
+
+
+def prune_model(prunable: Prunable, units: LabelArray) -> BuiltModel:
+    """The model without these units; `prunable` is used up."""
+    RemoveChannels(prunable.flow, units).run(prunable.model)
+    DropDeadConstants().run(prunable.model)
+    return build(prunable.model)
+
+
+def prune_records(prunable: Prunable, removed: Mapping[str, LabelArray]) -> tuple[PruneRecord, ...]:
+    """What a record says of units that go, by the name of their group."""
+    return tuple(
+        _record(prunable.flow, group, removed[group.name]) for group in prunable.groups if group.name in removed
+    )
+
+
+def _record(flow: Flow, group: Group, units: LabelArray) -> PruneRecord:
+    producers = [
+        _node(flow, Reader(producer.node, producer.labels, producer.groups), group, units)
+        for producer in group.producers
+    ]
+    producers[0] = _with_groups(producers[0], group)
+    consumers = tuple(_node(flow, reader, group, units) for reader in group.readers)
+    return PruneRecord(tuple(producers), consumers)
+
+
+def _with_groups(node: PruneNode, group: Group) -> PruneNode:
+    return node.with_attr("prune_group", group.block_count)
+
+
+def _node(flow: Flow, reader: Reader, group: Group, units: LabelArray) -> PruneNode:
+    own = positions(reader.labels, flow, group.units)
+    gone = positions(reader.labels, flow, units)
+    node = PruneNode(str(reader.node.name)).with_attr("type", str(reader.node.op))
+    node = node.with_attr("begin", int(own.min(initial=0))).with_attr("end", int(own.max(initial=-1)) + 1)
+    if reader.groups > 1:
+        node = node.with_attr("group", reader.groups)
+    return node.with_attr("prune_index", tuple(gone.tolist()))
+
+
+def units_of_records(prunable: Prunable, records: Iterable[PruneRecord], source: str) -> LabelArray:
+    """The units that a record takes out.
+
+    Args:
+        prunable: the model.
+        records: its prune records; those of a 2:4 mask say nothing of channels.
+        source: what errors name.
+
+    Raises:
+        RecordError: a layer is not there or makes no channels, a channel cannot go, or the record leaves out channels
+            that go with those it names.
+    """
+    producers = {str(producer.node.name): producer for producer in prunable.flow.producers}
+    found: list[LabelArray] = []
+    for record in records:
+        units: list[LabelArray] = []
+        for node in record.producers:
+            if node.name not in producers:
+                raise RecordError(f"{source}: prune_record: '{node.name}' is no layer of the model that makes channels")
+            count = producers[node.name].labels.size
+            beyond = [index for index in node.prune_index or () if index >= count]
+            if beyond:
+                raise RecordError(
+                    f"{source}: prune_record: '{node.name}' has {count} channels, and prune_index names {beyond[0]}; "
+                    "apply the record to the model that it was made for"
+                )
+            units.append(units_at(producers[node.name], prunable.flow, node.prune_index or ()))
+        together = np.unique(np.concatenate(units)) if units else np.zeros(0, np.int64)
+        _check_free(prunable.flow, together, record, source)
+        _check_followers(prunable, together, record, source)
+        found.append(together)
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+def _check_free(flow: Flow, units: LabelArray, record: PruneRecord, source: str) -> None:
+    fixed = units[flow.labels.is_fixed(units)]
+    if fixed.size:
+        raise RecordError(
+            f"{source}: prune_record of '{record.producers[0].name}': a channel cannot go, since "
+            f"{flow.labels.reason(int(fixed[0]))}; delete the prune_record"
+        )
+
+
+def _check_followers(prunable: Prunable, units: LabelArray, record: PruneRecord, source: str) -> None:
+    """Every node that the record names must lose the very channels that it says."""
+    readers: dict[str, list[LabelArray]] = {}
+    for producer in prunable.flow.producers:
+        readers.setdefault(f"producer {producer.node.name}", []).append(producer.labels)
+    for reader in prunable.flow.readers:
+        readers.setdefault(f"consumer {reader.node.name}", []).append(reader.labels)
+    for role, _, node in record.nodes():
+        wanted = node.prune_index
+        if wanted is None or f"{role} {node.name}" not in readers:
+            continue
+        lost = [set(positions(labels, prunable.flow, units).tolist()) for labels in readers[f"{role} {node.name}"]]
+        if not any(set(wanted) == found for found in lost):
+            missing = sorted(set(wanted) ^ lost[0])
+            raise RecordError(
+                f"{source}: prune_record of '{record.producers[0].name}': {role} '{node.name}' loses other channels "
+                f"than its prune_index says, first {missing[0]}; the record belongs to another model, or was changed"
+            )
+
+
+def names_of(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Names of all layers of some groups."""
+    return tuple(str(producer.node.name) for group in groups for producer in group.producers)

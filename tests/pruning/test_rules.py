@@ -1,0 +1,308 @@
+"""Channels are followed through every structure: dead ones go without a trace, and the same channels go everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.passes.pruning.groups import Group
+from amct_onnx.rewrite.pruning import Prunable, open_prunable, prune_model
+from tests.models import Array, normal, parse, run
+
+IMAGE = "float[n,3,8,8] x"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph in which the channels of layer `first` can go.
+
+    Attributes:
+        text: its nodes; names in brackets.
+        weights: initializers.
+        layers: names of the layers that share the group with `first`.
+    """
+
+    text: str
+    weights: dict[str, Array]
+    layers: tuple[str, ...] = ("first",)
+    inputs: str = IMAGE
+    opset: int = 17
+    outputs: str = "float[a,b,c,d] y"
+    extra: dict[str, Array] = field(default_factory=dict)
+
+
+def conv(out: int, inner: int, kernel: int = 1, seed: int = 0) -> Array:
+    return normal(out, inner, kernel, kernel, seed=seed)
+
+
+W = {"w": conv(8, 3, 3), "v": conv(4, 8, seed=1)}
+ENDS = "[last] y = Conv(t, v)"
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+CASES = {
+    "plain": Case(f"[first] s = Conv(x, w, b) t = Relu(s) {ENDS}", {**W, "b": normal(8, seed=2)}),
+    "batch normalization": Case(
+        f"[first] s = Conv(x, w) r = BatchNormalization(s, g, b, m, u) t = Relu(r) {ENDS}",
+        {**W, "g": normal(8, seed=3), "b": normal(8, seed=4), "m": normal(8, seed=5), "u": np.ones(8, np.float32)},
+    ),
+    "residual": Case(
+        f"[first] s = Conv(x, w) [second] r = Conv(x, w2) q = Add(s, r) t = Relu(q) {ENDS}",
+        {**W, "w2": conv(8, 3, 3, seed=6)},
+        ("first", "second"),
+    ),
+    "squeeze and excite": Case(
+        """[first] s = Conv(x, w) p = GlobalAveragePool(s) [down] d = Conv(p, wd) a = Relu(d) [up] e = Conv(a, wu)
+           g = Sigmoid(e) t = Mul(s, g) """
+        + ENDS,
+        {**W, "wd": conv(4, 8, seed=7), "wu": conv(8, 4, seed=8)},
+        ("first", "up"),
+    ),
+    "constant per channel": Case(
+        f"[first] s = Conv(x, w) r = Mul(s, g) t = Add(c, r) {ENDS}",
+        {**W, "g": normal(8, 1, 1, seed=9), "c": normal(1, 8, 1, 1, seed=10)},
+    ),
+    "depthwise": Case(
+        f"[first] s = Conv(x, w) r = Relu(s) [depth] t = Conv<group = 8, pads = [1,1,1,1]>(r, k, b) {ENDS}",
+        {**W, "k": conv(8, 1, 3, seed=11), "b": normal(8, seed=12)},
+    ),
+    "depthwise with multiplier 2": Case(
+        "[first] s = Conv(x, w) r = Relu(s) [depth] t = Conv<group = 8>(r, k) [last] y = Conv(t, v2)",
+        {"w": W["w"], "k": conv(16, 1, 3, seed=13), "v2": conv(4, 16, seed=14)},
+    ),
+    "one input channel is no depthwise convolution": Case(
+        "g = Slice(x, zero, one, axis) [first] t = Conv(g, w1) [last] y = Conv(t, v)",
+        {"w1": conv(8, 1, 3, seed=15), "v": W["v"], "zero": ints(0), "one": ints(1), "axis": ints(1)},
+    ),
+    "transposed convolution": Case(
+        "[first] s = Conv(x, w) [up] t = ConvTranspose<strides = [2,2]>(s, k, b) [last] y = Conv(t, v2)",
+        {"w": W["w"], "k": normal(8, 6, 2, 2, seed=16), "b": normal(6, seed=17), "v2": conv(4, 6, seed=18)},
+    ),
+    "concat": Case(
+        """[first] s = Conv(x, w) [other] o = Conv(x, w2) r = Concat<axis = 1>(s, o) t = Relu(r)
+           [last] y = Conv(t, v2)""",
+        {"w": W["w"], "w2": conv(5, 3, 3, seed=19), "v2": conv(4, 13, seed=20)},
+    ),
+    "split": Case(
+        """[first] s = Conv(x, w) a, b = Split<axis = 1>(s, sizes) c = Sigmoid(a) d = Mul(b, c)
+           [last] y = Conv(d, v2)""",
+        {"w": W["w"], "sizes": ints(4, 4), "v2": conv(4, 4, seed=21)},
+    ),
+    "split in unequal parts": Case(
+        """[first] s = Conv(x, w) a, b = Split<axis = 1>(s, sizes) [one] p = Conv(a, va) [two] q = Conv(b, vb)
+           y = Add(p, q)""",
+        {"w": W["w"], "sizes": ints(3, 5), "va": conv(4, 3, seed=22), "vb": conv(4, 5, seed=23)},
+    ),
+    "slice": Case(
+        """[first] s = Conv(x, w) a = Slice(s, two, six, axis) [last] y = Conv(a, v2)""",
+        {"w": W["w"], "two": ints(2), "six": ints(6), "axis": ints(1), "v2": conv(4, 4, seed=24)},
+    ),
+    "gather": Case(
+        """[first] s = Conv(x, w) a = Gather<axis = 1>(s, order) [last] y = Conv(a, v)""",
+        {**W, "order": ints(7, 0, 1, -6, 3, 4, 5, 6)},
+    ),
+    "channel shuffle": Case(
+        """[first] s = Conv(x, w) a = Reshape(s, grid) b = Transpose<perm = [0,2,1,3,4]>(a) t = Reshape(b, flat) """
+        + ENDS,
+        {**W, "grid": ints(0, 2, 4, 6, 6), "flat": ints(0, 8, 6, 6)},
+    ),
+    "flatten into Gemm": Case(
+        """[first] s = Conv(x, w) r = MaxPool<kernel_shape = [2,2], strides = [2,2]>(s) f = Flatten(r)
+           [last] y = Gemm<transB = 1>(f, k, b)""",
+        {"w": W["w"], "k": normal(4, 72, seed=25), "b": normal(4, seed=26)},
+        outputs="float[a,b] y",
+    ),
+    "global pooling by ReduceMean": Case(
+        """[first] s = Conv(x, w) p = ReduceMean<axes = [2,3], keepdims = 0>(s) [last] y = MatMul(p, k)""",
+        {"w": W["w"], "k": normal(8, 4, seed=27)},
+        outputs="float[a,b] y",
+    ),
+    "pooling, Reshape by a computed shape": Case(
+        """[first] s = Conv(x, w) p = GlobalAveragePool(s) h = Shape(p) n0 = Gather(h, zero) n1 = Unsqueeze(n0, at)
+           to = Concat<axis = 0>(n1, eight) f = Reshape(p, to) [last] y = Gemm(f, k)""",
+        {"w": W["w"], "k": normal(8, 4, seed=28), "zero": np.array(0, np.int64), "at": ints(0), "eight": ints(8)},
+        outputs="float[a,b] y",
+    ),
+    "pixel shuffle": Case(
+        """[first] s = Conv(x, w) t = DepthToSpace<blocksize = 2>(s) [last] y = Conv(t, v2)""",
+        {"w": W["w"], "v2": conv(4, 2, seed=29)},
+    ),
+    "pixel shuffle, columns first": Case(
+        """[first] s = Conv(x, w) t = DepthToSpace<blocksize = 2, mode = "CRD">(s) [last] y = Conv(t, v2)""",
+        {"w": W["w"], "v2": conv(4, 2, seed=30)},
+    ),
+    "space to depth": Case(
+        """[first] s = Conv(x, w) t = SpaceToDepth<blocksize = 2>(s) [last] y = Conv(t, v2)""",
+        {"w": W["w"], "v2": conv(4, 32, seed=31)},
+    ),
+    "resize by scales": Case(
+        """[first] s = Conv(x, w) t = Resize<mode = "nearest">(s, , scales) """ + ENDS,
+        {**W, "scales": np.array([1, 1, 2, 2], np.float32)},
+    ),
+    "resize by sizes": Case(
+        """[first] s = Conv(x, w) t = Resize<mode = "nearest">(s, , , sizes) """ + ENDS,
+        {**W, "sizes": ints(2, 8, 12, 12)},
+        inputs="float[2,3,8,8] x",
+    ),
+    "pad": Case(
+        """[first] s = Conv(x, w) t = Pad(s, pads) [last] y = Conv(t, v2)""",
+        {"w": W["w"], "pads": ints(0, 1, 1, 1, 0, 2, 1, 1), "v2": conv(4, 11, seed=32)},
+    ),
+    "PRelu": Case(f"[first] s = Conv(x, w) t = PRelu(s, a) {ENDS}", {**W, "a": normal(8, 1, 1, seed=33)}),
+    "instance normalization": Case(
+        f"[first] s = Conv(x, w) t = InstanceNormalization(s, g, b) {ENDS}",
+        {**W, "g": normal(8, seed=34), "b": np.zeros(8, np.float32)},
+    ),
+    "grouped convolution": Case(
+        """[first] s = Conv(x, w) r = Relu(s) [grouped] g = Conv<group = 2>(r, k, b) t = Relu(g)
+           [last] y = Conv(t, v2)""",
+        {"w": W["w"], "k": conv(6, 4, 3, seed=35), "b": normal(6, seed=36), "v2": conv(4, 6, seed=37)},
+    ),
+    "convolution in one dimension": Case(
+        """[first] s = Conv(x, w1) t = Relu(s) [last] y = Conv(t, v1)""",
+        {"w1": normal(8, 3, 3, seed=38), "v1": normal(4, 8, 1, seed=39)},
+        inputs="float[n,3,9] x",
+        outputs="float[a,b,c] y",
+    ),
+    "convolution in three dimensions": Case(
+        """[first] s = Conv(x, w1) t = Relu(s) [last] y = Conv(t, v1)""",
+        {"w1": normal(8, 3, 2, 2, 2, seed=40), "v1": normal(4, 8, 1, 1, 1, seed=41)},
+        inputs="float[n,3,4,4,4] x",
+        outputs="float[a,b,c,d,e] y",
+    ),
+    "matrix products with leading dimensions": Case(
+        """[first] s = MatMul(x, w1) r = Add(s, b) t = Relu(r) [last] y = MatMul(t, v1)""",
+        {"w1": normal(5, 8, seed=42), "b": normal(8, seed=43), "v1": normal(8, 4, seed=44)},
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "attention heads": Case(
+        """[first] q0 = MatMul(x, wq) [key] k0 = MatMul(x, wk) [value] v0 = MatMul(x, wv)
+           q1 = Reshape(q0, heads) k1 = Reshape(k0, heads) v1 = Reshape(v0, heads)
+           q = Transpose<perm = [0,2,1,3]>(q1) k = Transpose<perm = [0,2,3,1]>(k1) v = Transpose<perm = [0,2,1,3]>(v1)
+           s0 = MatMul(q, k) s = Softmax<axis = -1>(s0) c0 = MatMul(s, v) c1 = Transpose<perm = [0,2,1,3]>(c0)
+           c = Reshape(c1, flat) [last] y = MatMul(c, wo)""",
+        {
+            "wq": normal(5, 8, seed=45),
+            "wk": normal(5, 8, seed=46),
+            "wv": normal(5, 8, seed=47),
+            "wo": normal(8, 5, seed=48),
+            "heads": ints(0, 0, 2, 4),
+            "flat": ints(0, 0, 8),
+        },
+        ("first", "key"),
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "into an LSTM": Case(
+        """[first] s = MatMul(x, w1) t = Relu(s) [rec] y, , = LSTM<hidden_size = 4>(t, W, R)""",
+        {"w1": normal(5, 8, seed=49), "W": normal(1, 16, 8, seed=50), "R": normal(1, 16, 4, seed=51)},
+        inputs="float[6,n,5] x",
+    ),
+    "where and comparisons": Case(
+        f"[first] s = Conv(x, w) m = Greater(s, limit) t = Where(m, s, zero) {ENDS}",
+        {**W, "limit": normal(8, 1, 1, seed=52), "zero": np.zeros((1, 8, 1, 1), np.float32)},
+    ),
+}
+
+
+def source(case: Case, weights: dict[str, Array] | None = None) -> ModelProto:
+    return parse(case.text, case.inputs, case.outputs, weights or case.weights, opset=case.opset)
+
+
+def opened(proto: ModelProto) -> Prunable:
+    feed = sample_feed(proto, None, {})
+    return open_prunable(proto, None, tensor_shapes(proto, None, feed))
+
+
+def group_of(prunable: Prunable, layer: str) -> Group:
+    return next(group for group in prunable.groups if layer in {one.node.name for one in group.producers})
+
+
+def some_units(group: Group) -> Array:
+    """About a third of what is free, as much of each block."""
+    blocks = [group.units[group.is_free & (group.blocks == block)] for block in range(group.block_count)]
+    count = max(1, min(len(block) for block in blocks) // 3)
+    return np.concatenate([block[1 : 1 + count] for block in blocks])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dead_channels_go_without_a_trace(name: str) -> None:
+    case = CASES[name]
+    prunable = opened(source(case))
+    group = group_of(prunable, "first")
+    assert tuple(one.node.name for one in group.producers) == case.layers
+    units = some_units(group)
+    dead = _with_dead_channels(prunable, group, units, case)
+    proto = source(case, dead)
+    pruned = prune_model(opened(proto), units).to_proto()
+    onnx.checker.check_model(pruned)
+    assert _size(pruned) < _size(proto)
+    feed = sample_feed(proto, None, {}, seed=5)
+    want, got = run(proto, feed)[0], run(pruned, feed)[0]
+    np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
+    smaller = {key: array[..., :1] if name == "into an LSTM" else array[:1] for key, array in feed.items()}
+    if "[n," in case.inputs:
+        np.testing.assert_allclose(run(pruned, smaller)[0], run(proto, smaller)[0], atol=1e-4)
+
+
+def _size(proto: ModelProto) -> int:
+    return sum(numpy_helper.to_array(entry).size for entry in proto.graph.initializer)
+
+
+def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Case) -> dict[str, Array]:
+    """The weights with these channels zero wherever they are made, shifted or scaled."""
+    weights = {name: values.copy() for name, values in case.weights.items()}
+    gone = prunable.flow.labels.find(units)
+    made = {id(producer.node): producer.labels for producer in prunable.flow.producers}
+    for adjustment in prunable.flow.adjustments:
+        axes = getattr(adjustment, "axes", None)
+        if axes is None:
+            continue
+        tensor = weights.get(adjustment.node.inputs[adjustment.index].name)
+        if tensor is None or tensor.dtype != np.float32:
+            continue
+        for axis, labels in axes.items():
+            dead = np.isin(prunable.flow.labels.find(labels), gone)
+            index: list[object] = [slice(None)] * tensor.ndim
+            index[axis] = dead
+            # A weight is cleared where the channels are made, not where they are read.
+            is_read = adjustment.index == 1 and labels is not made.get(id(adjustment.node), labels)
+            if not is_read and adjustment.node.op != "LSTM":
+                tensor[tuple(index)] = 0
+    return weights
+
+
+PINNED = {
+    "the model's output": Case("[first] y = Conv(x, w)", W),
+    "no layer's": Case(
+        "[first] s = Conv(x, w3) t = Add(s, x) [last] y = Conv(t, v3)", {"w3": conv(3, 3), "v3": conv(4, 3)}
+    ),
+    "works along them": Case(f"[first] s = Conv(x, w) t = Softmax<axis = 1>(s) {ENDS}", W),
+    "cannot be followed": Case(
+        """[first] s = Conv(x, w) a = Reshape(s, to) b = Relu(a) y = Reshape(b, back)""",
+        {**W, "to": ints(-1, 96), "back": ints(-1, 8, 6, 6)},
+    ),
+    "no rule": Case(
+        "[first] s = Conv(x, w) t = LRN<size = 3>(s) u = Det(t) y = Identity(u)", W, outputs="float[a,b] y"
+    ),
+    "stretches": Case(
+        """[first] s = Conv(x, w) t = Resize(s, , scales) [last] y = Conv(t, v2)""",
+        {"w": W["w"], "scales": np.array([1, 2, 1, 1], np.float32), "v2": conv(4, 16)},
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", PINNED)
+def test_what_pins_channels_is_named(reason: str) -> None:
+    group = group_of(opened(source(PINNED[reason])), "first")
+    assert not group.is_free.any()
+    assert reason in group.reason or ("mixes neighbouring" in group.reason and reason == "no rule")
