@@ -38,7 +38,7 @@ def segments(
     """
     cuts = _cuts(proto, base_dir, watched, fed) if _can_be_cut(proto, watched) else []
     if not cuts:
-        return (_whole(proto, watched),)
+        return (whole(proto, watched),)
     infos = infer_infos(proto, base_dir)
     bounds = [0, *cuts, len(proto.graph.node)]
     return tuple(_part(proto, watched, infos, *ends) for ends in pairwise(bounds))
@@ -54,7 +54,8 @@ def inputs_alone(proto: ModelProto) -> Part:
     return Part([node], proto.graph.input, [ValueInfoProto(name="amct_onnx.nothing")], (), frozenset(inputs))
 
 
-def _whole(proto: ModelProto, watched: Iterable[str]) -> Part:
+def whole(proto: ModelProto, watched: Iterable[str]) -> Part:
+    """The model in one part, every watched tensor an output."""
     graph = proto.graph
     given = {info.name for info in (*graph.input, *graph.output)}
     outputs = [*graph.output, *(ValueInfoProto(name=name) for name in watched if name not in given)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
-from amct_onnx.analyse.segments import inputs_alone, segments
+from amct_onnx.analyse.segments import inputs_alone, segments, whole
 from amct_onnx.errors import DataError
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, fetch, input_specs, open_session
@@ -96,6 +96,49 @@ def walk(
         raise DataError("the calibration data holds no feed; give at least one sample")
     check_enough(count, limit)
     return Walk(count, tuple(samples), opened.not_float, opened.other_floats)
+
+
+def walk_together(
+    models: Sequence[tuple[ModelProto, Path | None, Collection[str]]],
+    data: Any,
+    take: Callable[[Sequence[Mapping[str, Array]]], None],
+    *,
+    progress: Progress | None = None,
+    limit: int | None = None,
+) -> int:
+    """Run several models of the same inputs on every feed, and hand out what is wanted of all of them at once.
+
+    Args:
+        models: model, folder of its external weights, and the names of the tensors wanted.
+        data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
+        take: is given the tensors of each model, by name, after every feed; it may not keep them.
+        progress: wraps the iterator of feeds.
+        limit: how many feeds to run at most; None for all.
+
+    Returns:
+        The number of feeds run.
+    """
+    proto, base_dir, _ = models[0]
+    inputs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
+    sessions = [
+        open_session(model, base_dir=folder, part=whole(model, names), lean=True) for model, folder, names in models
+    ]
+    fed = {spec.name for spec in inputs}
+    names = [sorted(set(wanted) - fed) for _, _, wanted in models]
+    count = 0
+    feeds = iterate_feeds(data, inputs)
+    for feed in progress(feeds) if progress else feeds:
+        if is_empty(feed, inputs):
+            continue
+        shown = [
+            {**feed, **dict(zip(own, fetch(session, own, feed), strict=True))}
+            for session, own in zip(sessions, names, strict=True)
+        ]
+        take(shown)
+        count += 1
+        if count == limit:
+            break
+    return count
 
 
 def is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:

@@ -4,47 +4,67 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
-from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.feed_files import find_feeds
+from amct_onnx.analyse.feeds import Feed, walks_once
 from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
-from amct_onnx.analyse.pruning.importance import l2_scores
-from amct_onnx.analyse.pruning.options import LayerPruning, PruneOptions
+from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
-from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
+from amct_onnx.analyse.pruning.scores import channel_scores
+from amct_onnx.analyse.pruning.shapes import first_feed, sample_feed, tensor_shapes
+from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
-from amct_onnx.errors import NothingToCompressError, RecordError, UsageError
-from amct_onnx.graph import digest, import_model, name_nodes
+from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
+from amct_onnx.graph import build, digest, import_model, name_nodes
 from amct_onnx.passes.pruning.groups import Group
-from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
-from amct_onnx.rewrite import prepare
-from amct_onnx.rewrite.pruning import open_prunable, prune_model, prune_records, units_of_records
+from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
+from amct_onnx.rewrite.pruning import (
+    kept_results,
+    lost_inputs,
+    open_prunable,
+    prune_model,
+    prune_records,
+    units_of_records,
+)
 
 
 def prune(
     model: Source,
+    data: Any = None,
     *,
     ratio: float | None = None,
     ascend_optimized: bool = False,
     skip: Collection[str] = (),
+    importance: Importance | str | None = None,
+    recover: bool | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
 ) -> PruneResult:
     """Take the least important channels out of a model.
 
     Args:
         model: path of an ONNX file, or a ModelProto (not changed).
+        data: calibration feeds as for :func:`amct_onnx.quantize`, which can be walked several times; without them
+            channels are ranked by weights, and nothing is recovered.
         ratio: share of each layer's output channels that goes, above 0 and below 1.
         ascend_optimized: leave a multiple of 16 channels.
         skip: layers whose output channels all stay.
+        importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
+            data the default).
+        recover: fit the layers that lost inputs to the float model's results again; by default with data.
         input_shapes: input -> sizes to take for the free ones while following channels.
+        progress: wraps the iterator of feeds of every walk over the data.
 
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
@@ -53,15 +73,41 @@ def prune(
         raise UsageError(f"ratio is {ratio}; give the share of channels that goes, above 0 and below 1")
     names = (skip,) if isinstance(skip, str) else tuple(skip)
     options = PruneOptions(
-        default=LayerPruning(ratio, ascend_optimized), skip=dict.fromkeys(names, "it is skipped on request")
+        default=LayerPruning(ratio, ascend_optimized),
+        skip=dict.fromkeys(names, "it is skipped on request"),
+        importance=_importance(importance, data),
     )
+    given = _given(data, recover, progress)
     proto, base_dir = load_source(model)
     refuse_compressed(proto)
     with blaming_illegal_models(proto, base_dir):
         _check_names(proto, base_dir, names)
-        feed = sample_feed(proto, base_dir, input_shapes or {})
-        result = _pruned(proto, base_dir, feed, options)
+        feed = first_feed(proto, base_dir, given.data) or sample_feed(proto, base_dir, input_shapes or {})
+        result = _pruned(proto, base_dir, feed, options, given)
     return replace(result, source=source_files(model, proto, base_dir))
+
+
+def _importance(wanted: Importance | str | None, data: Any) -> Importance:
+    if wanted is None:
+        return Importance.L2 if data is None else Importance.RECONSTRUCTION
+    try:
+        chosen = Importance(wanted)
+    except ValueError:
+        known = ", ".join(kind.value for kind in Importance)
+        raise UsageError(f"importance is '{wanted}'; choose from {known}") from None
+    if chosen is not Importance.L2 and data is None:
+        raise UsageError(f"importance '{chosen.value}' is taken from data; give some, or choose l2")
+    return chosen
+
+
+def _given(data: Any, recover: bool | None, progress: Progress | None) -> _Data:
+    if recover and data is None:
+        raise UsageError("recovering fits layers on data; give some, or leave recover out")
+    if isinstance(data, str | os.PathLike):
+        data = find_feeds(Path(data))
+    if walks_once(data):
+        raise DataError("pruning walks over the data several times, and a generator can be walked once; give a list")
+    return _Data(data, None, data is not None if recover is None else recover, progress)
 
 
 def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
@@ -111,22 +157,39 @@ def restore_pruned(
     return PruneResult(plain, built, report, source_files(model, proto, base_dir))
 
 
-def _pruned(proto: ModelProto, base_dir: Path | None, feed: Feed, options: PruneOptions) -> PruneResult:
+def _pruned(proto: ModelProto, base_dir: Path | None, feed: Feed, options: PruneOptions, given: _Data) -> PruneResult:
     shapes = tensor_shapes(proto, base_dir, feed)
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
-    fused = prepare(proto, base_dir).model
-    scores = {group.name: l2_scores(prunable.flow, group, fused) for group in prunable.groups if group.is_free.any()}
+    scores = channel_scores(prunable, proto, base_dir, options, given.data, feeds=given.feeds, progress=given.progress)
     plans = plan_groups(prunable.groups, scores, options)
     removed = {plan.group.name: plan.removed for plan in plans if plan.removed.size}
     if not removed:
         raise NothingToCompressError("no channel of the model can be pruned; " + _reasons(plans))
     before = model_cost(prunable.model, shapes)
-    records = prune_records(prunable, removed)
-    built = prune_model(prunable, np.concatenate(list(removed.values())))
-    record = Record(prune=records, header=RecordHeader(source_sha256=digest(proto, base_dir)))
     summaries = tuple(_summary(plan.group, int(plan.removed.size), plan.reason, shapes) for plan in plans)
-    report = PruneReport(summaries, before, model_cost(prunable.model, shapes))
+    records = prune_records(prunable, removed)
+    units = np.concatenate(list(removed.values()))
+    lost = lost_inputs(prunable, units) if given.recover else ()
+    built = prune_model(prunable, units)
+    fitted: tuple[str, ...] = ()
+    if lost:
+        layers = layers_to_refit(prunable.model, lost, kept_results(prunable, units))
+        fitted = refit(prunable.model, layers, proto, base_dir, given.data, feeds=given.feeds, progress=given.progress)
+        built = build(prunable.model)
+    state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
+    record = Record(prune=records, header=RecordHeader(source_sha256=digest(proto, base_dir), weights=state))
+    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), fitted=fitted)
     return PruneResult(record, built, report)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Calibration data and what it is used for; without any, nothing is."""
+
+    data: Any = None
+    feeds: int | None = None
+    recover: bool = False
+    progress: Progress | None = None
 
 
 def _reasons(plans: Sequence[GroupPlan]) -> str:

@@ -54,12 +54,14 @@ class PruneReport:
         groups: every group, in graph order.
         before, after: what the model costs.
         notes: what a user should know.
+        fitted: layers that were fitted to the float model's results again.
     """
 
     groups: tuple[GroupSummary, ...]
     before: Cost
     after: Cost
     notes: tuple[str, ...] = ()
+    fitted: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.errors import RecordError
@@ -157,6 +158,22 @@ def _check_followers(prunable: Prunable, units: LabelArray, record: PruneRecord,
             )
 
 
-def names_of(groups: Sequence[Group]) -> tuple[str, ...]:
-    """Names of all layers of some groups."""
-    return tuple(str(producer.node.name) for group in groups for producer in group.producers)
+def lost_inputs(prunable: Prunable, units: LabelArray) -> tuple[str, ...]:
+    """Names of the nodes that read some of these units."""
+    return tuple(
+        dict.fromkeys(
+            str(reader.node.name)
+            for reader in prunable.flow.readers
+            if positions(reader.labels, prunable.flow, units).size
+        )
+    )
+
+
+def kept_results(prunable: Prunable, units: LabelArray) -> dict[str, NDArray[np.bool_]]:
+    """Layer -> which of its output channels stay when these units go."""
+    found: dict[str, NDArray[np.bool_]] = {}
+    for producer in prunable.flow.producers:
+        kept = np.ones(producer.labels.size, np.bool_)
+        kept[positions(producer.labels, prunable.flow, units)] = False
+        found[str(producer.node.name)] = kept
+    return found

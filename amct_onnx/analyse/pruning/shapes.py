@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
-from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.feeds import Feed, iterate_feeds
 from amct_onnx.analyse.segments import inputs_alone
-from amct_onnx.analyse.walk import Watcher, walk
-from amct_onnx.errors import AmctError
+from amct_onnx.analyse.walk import Watcher, is_empty, walk
+from amct_onnx.errors import AmctError, DataError
 from amct_onnx.graph.shapes import infer_infos
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, input_specs, open_session
@@ -32,6 +33,17 @@ def sample_feed(proto: ModelProto, base_dir: Path | None, sizes: Mapping[str, Se
     rng = np.random.default_rng(seed)
     specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
     return {spec.name: _values(spec, sizes.get(spec.name, _usual(spec)), rng) for spec in specs}
+
+
+def first_feed(proto: ModelProto, base_dir: Path | None, data: Any) -> Feed | None:
+    """The first feed of some data; None when there is no data."""
+    if data is None:
+        return None
+    specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
+    found = next((feed for feed in iterate_feeds(data, specs) if not is_empty(feed, specs)), None)
+    if found is None:
+        raise DataError("the calibration data holds no feed with a sample; give at least one")
+    return found
 
 
 def _usual(spec: InputSpec) -> tuple[int, ...]:

@@ -1,0 +1,180 @@
+"""Recovery without training: layers that read pruned channels are fitted again to the float model's results.
+
+Layers are taken in topological order, several at a time, so that each is fitted on what the pruned model, already
+fitted before it, really feeds it. No labels are needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from amct_onnx.analyse.pruning.moments import Matrix, Moments, ridge_fit
+from amct_onnx.analyse.pruning.rows import LayerView, has_view
+from amct_onnx.analyse.walk import Progress, walk_together
+from amct_onnx.graph import Model, build, constant_array
+from amct_onnx.graph.edit import append_input, replace_input
+from amct_onnx.graph.op_table import known_constant, resolve_constant
+from amct_onnx.graph.parts import Node, Variable
+from amct_onnx.graph.weights import Array
+
+logger = logging.getLogger(__name__)
+
+MOST_STAGES = 16
+"""Walks over the data; layers of one walk do not see each other's fit."""
+RIDGE = 1e-2
+
+
+@dataclass(frozen=True)
+class RefitLayer:
+    """A layer to fit.
+
+    Attributes:
+        node: the layer in the pruned model.
+        results: which of its results stay, of the float model's: bool [results].
+    """
+
+    node: Node
+    results: NDArray[np.bool_]
+
+
+def refit(
+    model: Model,
+    layers: Sequence[RefitLayer],
+    proto: ModelProto,
+    base_dir: Path | None,
+    data: Any,
+    *,
+    feeds: int | None = None,
+    seed: int = 0,
+    ridge: float = RIDGE,
+    progress: Progress | None = None,
+) -> tuple[str, ...]:
+    """Fit layers of a pruned model to the float model, in place.
+
+    Args:
+        model: the pruned model; its weights and biases change.
+        layers: what to fit, in graph order.
+        proto: the float model.
+        base_dir: folder of its external weights.
+        data: feeds, which are walked several times.
+        feeds: how many of them to use; None for all.
+        seed: chooses rows of large tensors.
+        ridge: how strongly a layer stays near its own weights.
+        progress: wraps the iterator of feeds of every walk.
+
+    Returns:
+        Names of the layers that were fitted.
+    """
+    size = -(-len(layers) // MOST_STAGES)
+    fitted: list[str] = []
+    for begin in range(0, len(layers), max(1, size)):
+        stage = layers[begin : begin + size]
+        seen = _moments(model, stage, proto, base_dir, data, feeds, seed, progress)
+        for layer in stage:
+            if _fit(model, layer, seen[layer.node.name], ridge):
+                fitted.append(str(layer.node.name))
+    return tuple(fitted)
+
+
+def _moments(
+    model: Model,
+    layers: Sequence[RefitLayer],
+    proto: ModelProto,
+    base_dir: Path | None,
+    data: Any,
+    feeds: int | None,
+    seed: int,
+    progress: Progress | None,
+) -> dict[str, list[Moments]]:
+    """What the layers read in the pruned model, with what they give in the float model."""
+    views = {str(layer.node.name): LayerView(layer.node) for layer in layers}
+    seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
+    rng = np.random.default_rng(seed)
+    pruned = build(model).to_proto()
+    wanted = [{_result(layer.node) for layer in layers}, {str(layer.node.inputs[0].name) for layer in layers}]
+
+    def take(tensors: Sequence[Mapping[str, Array]]) -> None:
+        for layer in layers:
+            name = str(layer.node.name)
+            x, y = tensors[1][str(layer.node.inputs[0].name)], tensors[0][_result(layer.node)]
+            axis = 1 if layer.node.op == "Conv" else -1
+            rows, results = views[name].rows(x, np.compress(layer.results, y, axis=axis), rng)
+            for group, moments in enumerate(seen[name]):
+                moments.update(rows[:, group], results[:, group])
+
+    walk_together([(proto, base_dir, wanted[0]), (pruned, None, wanted[1])], data, take, limit=feeds, progress=progress)
+    return seen
+
+
+def _result(node: Node) -> str:
+    return str(node.outputs[0].name)
+
+
+def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], ridge: float) -> bool:
+    view = LayerView(layer.node)
+    constant = known_constant(layer.node.inputs[1])
+    values = constant_array(constant)
+    weight = view.weight(values).astype(np.float64)
+    if any(moments.rows < 2 for moments in seen):
+        return False
+    pairs = [ridge_fit(moments, own, ridge) for moments, own in zip(seen, weight, strict=True)]
+    fitted = np.stack([pair[0] for pair in pairs])
+    bias = np.concatenate([pair[1] for pair in pairs])
+    if not (np.isfinite(fitted).all() and np.isfinite(bias).all()):
+        return False
+    stored = view.stored(fitted, values.shape).astype(values.dtype)
+    replace_input(layer.node, 1, model.rewrite_constant(layer.node.inputs[1], stored))
+    _set_bias(model, layer.node, bias, weight, seen)
+    return True
+
+
+def _set_bias(model: Model, node: Node, bias: Matrix, weight: Matrix, seen: Sequence[Moments]) -> None:
+    """The new bias, in the layer or in the Add behind a MatMul."""
+    if node.op == "MatMul":
+        _shift_add(model, node, bias)
+        return
+    values = bias.astype(np.float32)
+    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
+        old = known_constant(node.inputs[2])
+        shaped = np.broadcast_to(values, np.broadcast_shapes(values.shape, old.shape)).astype(old.dtype)
+        replace_input(node, 2, model.rewrite_constant(node.inputs[2], shaped.copy()))
+    else:
+        append_input(node, 2, model.add_constant(f"{node.name}.bias", values), Variable.empty())
+
+
+def _shift_add(model: Model, node: Node, shift: Matrix) -> None:
+    """A product's results have no bias of their own: the shift goes into the constant that is added to them."""
+    readers = list(node.outputs[0].outputs)
+    if len(readers) != 1 or readers[0].op != "Add":
+        return
+    add = readers[0]
+    index = 1 if add.inputs[0] is node.outputs[0] else 0
+    constant = resolve_constant(add.inputs[index])
+    if constant is None or not constant.shape or int(constant.shape[-1]) != shift.size:
+        return
+    values = (constant_array(constant) + shift).astype(constant.dtype)
+    replace_input(add, index, model.rewrite_constant(add.inputs[index], values))
+
+
+def layers_to_refit(model: Model, readers: Iterable[str], kept: Mapping[str, NDArray[np.bool_]]) -> list[RefitLayer]:
+    """The layers among `readers` that can be fitted, in graph order.
+
+    Args:
+        model: the pruned model.
+        readers: names of nodes that lost inputs.
+        kept: layer -> which of its results stay.
+    """
+    wanted = set(readers)
+    return [
+        RefitLayer(node, kept[str(node.name)])
+        for node in model.graph.nodes
+        if node.name in wanted and has_view(node) and str(node.name) in kept
+    ]
