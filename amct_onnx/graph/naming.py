@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from onnx import ModelProto
+
 from amct_onnx.graph.free_names import FreeNames
-from amct_onnx.graph.model import Model
+from amct_onnx.graph.model import Model, import_model
 
 
 def name_nodes(model: Model) -> int:
@@ -25,3 +27,21 @@ def name_nodes(model: Model) -> int:
             renamed += 1
         seen.add(node.name)
     return renamed
+
+
+def named(proto: ModelProto) -> Model:
+    """Name every node of `proto` as :func:`name_nodes` would, in place; its graph."""
+    model = import_model(proto)
+    name_nodes(model)
+    write_names(model)
+    return model
+
+
+def write_names(model: Model) -> None:
+    """Write names of nodes and tensors into the very ModelProto that `model` was imported from."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            if node.name:
+                node.origin.name = node.name
+            node.origin.input[:] = [tensor.name for tensor in node.inputs]
+            node.origin.output[:] = [tensor.name for tensor in node.outputs]
