@@ -158,7 +158,8 @@ def check_names(model: Model, given: Iterable[str], what: str) -> None:
 
 
 def _located(model: Model, options: PlanOptions) -> Survey:
-    products = {node.name for node in model.nodes() if options.matmul_inputs and multiplies_computed(node)}
+    wanted = options.matmul_inputs and "MatMul" not in options.skip_types
+    products = {node.name for node in model.nodes() if wanted and multiplies_computed(node)}
     return locate_layers(model, options.skip, products=products)
 
 

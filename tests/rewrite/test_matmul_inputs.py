@@ -158,6 +158,25 @@ def test_flag_of_the_command_line(tmp_path):
     assert (tmp_path / "out_record.txt").read_text() == format_record(quantized(proto, [feed]).record)
 
 
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("batch_num: 1", {"k", "qk"}),
+        ('batch_num: 1 skip_layers: "qk"', {"k"}),
+        ('batch_num: 1 skip_layer_types: "MatMul"', {"g"}),
+    ],
+)
+def test_beside_a_config(text, layers, tmp_path):
+    """A config that skips such a product is heeded, although the product is no layer of AMCT's."""
+    (tmp_path / "my.cfg").write_text(text)
+    nodes = "[k] h = MatMul(x, w)  [qk] y = MatMul(x, h)"
+    nodes = nodes.replace("y =", "q =") + "  [g] y = Gemm(q, w)" if layers == {"g"} else nodes
+    proto = parse(nodes, "float[4,4] x", "float[4,4] y", {"w": normal(4, 4)})
+    feeds = [{"x": normal(4, 4, seed=1)}]
+    result = amct_onnx.quantize(proto, feeds, config=tmp_path / "my.cfg", matmul_inputs=True, trial=False)
+    assert set(result.record.layers) == layers
+
+
 def test_off_by_default():
     proto = parse(
         "[k] h = MatMul(x, w)  [qk] y = MatMul(x, h)", "float[2,4,4] x", "float[2,4,4] y", {"w": normal(4, 4)}
