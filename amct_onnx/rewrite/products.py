@@ -37,8 +37,7 @@ def second_complaints(tensor: str, tensors: Record | None) -> Iterator[Complaint
     remedy = "give the tensors file of this plan (*_tensors.txt, --tensors), or delete the layer's entry"
     entry = None if tensors is None else tensors.layers.get(tensor)
     if entry is None or entry.scale_d is None:
-        has = "there is no tensors file" if tensors is None else "the tensors file has no scale for it"
-        yield Complaint(None, f'its second input "{tensor}" is computed, and {has}: {remedy}')
+        yield Complaint(None, f'its second input "{tensor}" is computed, and no tensors file gives its scale: {remedy}')
     elif entry.offset_d:
         message = f'its second input "{tensor}" has offset_d {entry.offset_d} in the tensors file; a product of two '
         yield Complaint(None, message + "computed tensors takes no zero points: write 0, or delete the layer's entry")

@@ -134,9 +134,10 @@ def test_record_check_reads_the_tensors_file(tmp_path, capsys):
     (tmp_path / "float.onnx").write_bytes(proto.SerializeToString())
     command = ["record", "check", str(tmp_path / "m_record.txt"), "--model", str(tmp_path / "float.onnx")]
     assert main(command) == 0
-    (tmp_path / "m_tensors.txt").unlink()
+    (tmp_path / "m_tensors.txt").rename(tmp_path / "other.txt")
+    assert main([*command, "--tensors", str(tmp_path / "other.txt")]) == 0
     assert main(command) == 1
-    assert 'second input "b" is computed, and there is no tensors file' in capsys.readouterr().out
+    assert 'second input "b" is computed, and no tensors file gives its scale' in capsys.readouterr().out
 
 
 def test_flag_of_the_command_line(tmp_path):
