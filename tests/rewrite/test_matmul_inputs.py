@@ -114,9 +114,19 @@ def test_second_scale_has_to_be_there():
     shifted = replace(result.tensors.layers["b"], offset_d=3)
     with pytest.raises(RecordError, match=r'"qk".*second input "b" has offset_d 3'):
         amct_onnx.apply(proto, result.record, tensors=Record({"b": shifted}, header=result.tensors.header))
-    coarse = LayerRecord(scale_d=1e9, offset_d=0)
-    with pytest.raises(RecordError, match=r'"qk".*second input "b".*devices'):
-        amct_onnx.apply(proto, result.record, tensors=Record({"b": coarse}, header=result.tensors.header))
+    for scale in (1e9, 0.0, -1.0, float("nan")):
+        wrong = LayerRecord(scale_d=scale, offset_d=0)
+        with pytest.raises(RecordError, match=r'"qk".*second input "b" has scale_d .*devices'):
+            amct_onnx.apply(proto, result.record, tensors=Record({"b": wrong}, header=result.tensors.header))
+
+
+def test_weight_scale_of_a_product_has_no_effect_and_says_so():
+    proto = product([4, 8], [8, 3])
+    result = quantized(proto, [{"a": normal(4, 8, seed=1), "b": normal(8, 3, seed=2)}])
+    record = replace(result.record, layers={"qk": replace(result.record.layers["qk"], scale_w=(3.0,))})
+    again = amct_onnx.apply(proto, record, tensors=result.tensors)
+    assert again.model("ascend") == result.model("ascend")
+    assert [note for note in again.report.notes if "scale_w has no effect" in note]
 
 
 def test_first_scale_has_no_zero_point():
