@@ -7,9 +7,9 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from amct_onnx.graph.channels import Channels
+from amct_onnx.graph.functions import functions_with_layers
 from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import (
-    OPS,
     PRODUCT_RULES,
     OpSpec,
     Rule,
@@ -136,7 +136,7 @@ IN_BODY = (
 
 
 _IN_FUNCTION = (
-    "it is a function of the model's own that holds layers, which are not looked into",
+    "it is a function of the model's own that holds layers, and cannot be inlined (another operator set, or overloads)",
     "inline the model's functions with onnx.inliner.inline_local_functions",
 )
 
@@ -160,7 +160,7 @@ def locate_layers(model: Model, skip: Iterable[str] = (), *, products: Container
     layers: list[Layer] = []
     refusals: list[Refusal] = []
     recurrent: list[RecurrentLayer] = []
-    functions = _functions_with_layers(model)
+    functions = functions_with_layers(model.proto)
     for graph in model.graphs():
         in_body = graph is not model.graph
         # A body may not run at all, or many times: what lies in one gives no bias to a layer outside.
@@ -186,25 +186,6 @@ def locate_layers(model: Model, skip: Iterable[str] = (), *, products: Container
             else:
                 layers.append(replace(_layer(node, spec, outputs, here), in_body=in_body))
     return Survey(tuple(layers), tuple(refusals), tuple(recurrent))
-
-
-def _functions_with_layers(model: Model) -> set[tuple[str, str]]:
-    """Domain and name of the model's functions that hold a layer, or a call of another that does."""
-    calls = {
-        (function.domain, function.name): {(node.domain, node.op_type) for node in function.node}
-        for function in model.proto.functions
-    }
-    found: set[tuple[str, str]] = set()
-    more = {key for key, called in calls.items() if any(map(_is_layer_type, called))}
-    while more:
-        found |= more
-        more = {key for key, called in calls.items() if key not in found and called & more}
-    return found
-
-
-def _is_layer_type(called: tuple[str, str]) -> bool:
-    domain, name = called
-    return domain in ("", "ai.onnx") and name in OPS and OPS[name].has_record
 
 
 def _refuse(node: Node, rules: Iterable[Rule], skipped: set[str]) -> Refusal | None:

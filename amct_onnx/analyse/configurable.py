@@ -46,7 +46,8 @@ def plan_options(config: QuantConfig, *, symmetric: bool = False) -> PlanOptions
     return PlanOptions(
         default=_symmetric(config.default) if symmetric else config.default,
         layers={name: _symmetric(options) if symmetric else options for name, options in layers.items()},
-        skip=tuple(name for name in config.layers if name not in layers),
+        skip=tuple(dict.fromkeys((*(name for name in config.layers if name not in layers), *config.skip_layers))),
+        skip_types=config.skip_types,
         feeds=config.batch_num,
         tensors=tuple(_symmetric_input(entry) for entry in config.tensors) if symmetric else config.tensors,
         force_fp16=config.force_fp16_quant,

@@ -25,6 +25,7 @@ from amct_onnx.analyse.obstacles import (
     weight_obstacle,
 )
 from amct_onnx.analyse.options import PlanOptions
+from amct_onnx.analyse.product_scales import MINIMUM_PAIR_DB, ProductScales, factor_options
 from amct_onnx.analyse.recurrent_scales import (
     complete_entry,
     computed_states,
@@ -55,8 +56,6 @@ from amct_onnx.stopwatch import Stopwatch
 
 _NO_PAIRS = Placement((), ())
 _NOT_REACHED = Obstacle("it lies inside a control-flow body, and calibration never came to it", "give data that does")
-MINIMUM_PAIR_DB = 15.0
-"""Below this a tensor is worth more in float than an integer kernel gains; sound tensors measure 20 to 45 dB."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,8 @@ def check_names(model: Model, given: Iterable[str], what: str) -> None:
 
 
 def _located(model: Model, options: PlanOptions) -> Survey:
-    products = {node.name for node in model.nodes() if options.matmul_inputs and multiplies_computed(node)}
+    wanted = options.matmul_inputs and "MatMul" not in options.skip_types
+    products = {node.name for node in model.nodes() if wanted and multiplies_computed(node)}
     return locate_layers(model, options.skip, products=products)
 
 
@@ -239,15 +239,20 @@ class _Chooser:
         self._chosen: dict[tuple[str, ActivationOptions], tuple[float, int]] = {}
         shifts = {name: find_shift(self._tensors[name], pairs.tensors) for name in self.observed}
         self._shifts = {name: shift for name, shift in shifts.items() if shift is not None}
-        # What shares its scale with a layer's input, with a single one, or with the second factor of a product, is
-        # quantized as that asks.
-        self._wanted = {self._source[tensor]: self._of_product(name) for name, tensor in reversed(seconds.items())}
-        self._wanted.update({self._source[wish.site.tensor.name]: wish.activation for wish in reversed(self._inputs)})
-        weighted = [layer for layer in reversed(self._layers) if layer.second is None]
-        self._wanted.update(
-            {self._source[layer.activation.name]: options.of(layer.name).activation for layer in weighted}
-        )
+        self._wanted = self._wishes(seconds)
         self._weights = WeightScales(prepared, options)
+
+    def _wishes(self, seconds: Mapping[str, str]) -> dict[str, ActivationOptions]:
+        """How watched tensors are quantized: as a layer, a single input or a product (`seconds`) asks, in this order.
+
+        What shares its scale with one of these is quantized alike.
+        """
+        options, source = self._options, self._source
+        layers = [layer for layer in self._layers if layer.second is None]
+        wishes = [(source[layer.activation.name], options.of(layer.name).activation) for layer in layers]
+        wishes += [(source[wish.site.tensor.name], wish.activation) for wish in self._inputs]
+        wishes += [(source[tensor], factor_options(options, name)) for name, tensor in seconds.items()]
+        return dict(reversed(wishes))
 
     def plan(
         self,
@@ -258,12 +263,15 @@ class _Chooser:
     ) -> Plan:
         """The plan."""
         entries: dict[str, LayerRecord] = {}
+        products = self._products(calibration)
         refusals = [*survey.refusals, *self._against_inputs]
         for layer in (*self._layers, *self._recurrent, *inner.layers):
             if isinstance(layer, RecurrentLayer):
                 chosen = self._recurrent_entry(layer, calibration, inner.unwatched)
             elif layer.in_body:
                 chosen = self._body_entry(layer, calibration, inner.unwatched)
+            elif layer.second is not None:
+                chosen = products.entry(layer, layer.second)
             else:
                 chosen = self._entry(layer, calibration)
             if isinstance(chosen, LayerRecord):
@@ -281,13 +289,19 @@ class _Chooser:
             raise _nothing_left(refusals)
         tensors, against = self._tensor_entries(self._remaining_pairs(layers), calibration)
         tensors.update(self._body_tensors(inner, calibration, entries))
-        tensors.update(self._second_entries(layers, calibration))
+        tensors.update(products.second_entries(layer for layer in self._layers if layer.name in layers))
         return Plan(
             Record(entries, header=header),
             Record(tensors, header=header),
             (*refusals, *against),
             calibration,
         )
+
+    def _products(self, calibration: Calibration) -> ProductScales:
+        def choose(name: str, wanted: ActivationOptions) -> tuple[float, int]:
+            return self._activation(name, calibration, wanted)
+
+        return ProductScales(self._options, calibration, self._source, choose)
 
     def _remaining_pairs(self, entries: Mapping[str, LayerRecord]) -> Placement:
         """The pairs that still pay when only the layers with an entry are quantized."""
@@ -324,42 +338,7 @@ class _Chooser:
                 tensors[name] = _tensor_entry(*constant)
         return tensors, refusals
 
-    def _of_product(self, layer: str) -> ActivationOptions:
-        """How both factors of a product of two computed tensors are quantized."""
-        return replace(self._options.of(layer).activation, symmetric=True, bits=8)
-
-    def _product_scale(self, layer: Layer, tensor: Tensor, calibration: Calibration) -> float:
-        scale, _ = self._activation(tensor.name, calibration, self._of_product(layer.name))
-        return half_precision(scale) if self._options.force_fp16 else scale
-
-    def _product_entry(self, layer: Layer, second: Tensor, calibration: Calibration) -> LayerRecord | Obstacle:
-        """The entry of a product of two computed tensors, which says nothing of the second."""
-        for which, tensor in (("first", layer.activation), ("second", second)):
-            source = self._source[tensor.name]
-            seen = calibration.statistics[source]
-            obstacle = data_obstacle(seen, is_float=source not in calibration.not_float)
-            if obstacle is None:
-                scale = self._product_scale(layer, tensor, calibration)
-                obstacle = scale_obstacle(scale, seen) or _fidelity_obstacle(seen, scale)
-            if obstacle is not None:
-                return obstacle._replace(reason=f"of its {which} input: {obstacle.reason}")
-        scales = [self._product_scale(layer, tensor, calibration) for tensor in (layer.activation, second)]
-        return accumulator_obstacle(np.array(scales[1:], np.float32), scales[0]) or LayerRecord(
-            scale_d=scales[0], offset_d=0, scale_w=(1.0,), offset_w=(0,), act_type="INT8"
-        )
-
-    def _second_entries(self, entries: Mapping[str, LayerRecord], calibration: Calibration) -> dict[str, LayerRecord]:
-        """Entries of the second factors of products, which every output form reads."""
-        products = [layer for layer in self._layers if layer.name in entries]
-        return {
-            layer.second.name: _tensor_entry(self._product_scale(layer, layer.second, calibration), 0)
-            for layer in products
-            if layer.second is not None
-        }
-
     def _entry(self, layer: Layer, calibration: Calibration) -> LayerRecord | Obstacle:
-        if layer.second is not None:
-            return self._product_entry(layer, layer.second, calibration)
         source = self._source[layer.activation.name]
         seen = calibration.statistics[source]
         obstacle = data_obstacle(seen, is_float=source not in calibration.not_float)
@@ -507,16 +486,6 @@ class _Chooser:
             return None
         low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
         return scale_and_offset(low, high, bits=8, symmetric=self._options.default.activation.symmetric)
-
-
-def _fidelity_obstacle(seen: TensorStatistics, scale: float) -> Obstacle | None:
-    """Whether 8 bits hold a factor of a product worse than what the QDQ form would quantize."""
-    if not seen.keep_values:
-        return None
-    fidelity = signal_to_noise_db(seen.distribution(), scale, 0, bits=8)
-    if fidelity >= MINIMUM_PAIR_DB:
-        return None
-    return Obstacle(f"8 bits represent its values too badly (signal-to-noise ratio {fidelity:.0f} dB)", "none")
 
 
 def _tensor_entry(scale: float, offset: int) -> LayerRecord:

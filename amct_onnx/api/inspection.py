@@ -120,7 +120,7 @@ def _check_shapes(proto: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
 def _inspect(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequence[int]]) -> Inspection:
     prepared = prepare(proto, base_dir)
     graph = prepared.model
-    shapes = infer_shapes(proto, base_dir, fed)
+    shapes = infer_shapes(graph.proto, base_dir, fed)
     shapes.update({name: shapes[source] for name, source in prepared.lifted.items() if source in shapes})
     survey = locate_layers(graph)
     if not can_watch():

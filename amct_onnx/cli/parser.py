@@ -257,6 +257,12 @@ def _add_record(commands: argparse._SubParsersAction, common: argparse.ArgumentP
     check = actions.add_parser("check", parents=[common], help="check every rule; warnings count as faults")
     check.add_argument("file", type=Path, metavar="FILE")
     check.add_argument("--model", type=Path, metavar="MODEL", help="also check that the record fits this model")
+    check.add_argument(
+        "--tensors",
+        type=Path,
+        metavar="FILE",
+        help="its tensors file, which quantizes second inputs (default: *_tensors.txt beside *_record.txt)",
+    )
     _add_json(check)
     check.set_defaults(run=record.run_check)
     show = actions.add_parser("show", parents=[common], help="show the entries as a table")

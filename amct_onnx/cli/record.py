@@ -26,7 +26,7 @@ def run_check(arguments: argparse.Namespace, console: Console) -> int:
     try:
         loaded = load_record(arguments.file, strict=True)
         if arguments.model:
-            _check_fits(loaded, arguments.model)
+            _check_fits(loaded, arguments.model, arguments.tensors)
     except RecordError as error:
         console.result({"file": str(arguments.file), "valid": False, "faults": str(error).splitlines()})
         console.say(str(error))
@@ -36,7 +36,7 @@ def run_check(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _check_fits(loaded: LoadedRecord, source: Path) -> None:
+def _check_fits(loaded: LoadedRecord, source: Path, tensors_file: Path | None) -> None:
     """Go as far as applying the record goes, weights excepted."""
     proto, base_dir = load_source(source)
     check_belongs(loaded, proto, base_dir)
@@ -45,7 +45,8 @@ def _check_fits(loaded: LoadedRecord, source: Path) -> None:
         return
     prepared = prepare_for(loaded, proto, base_dir)
     beside = sibling_tensors(Path(loaded.source))
-    tensors = load_record(beside, strict=True) if beside is not None and beside.exists() else None
+    given = tensors_file or (beside if beside is not None and beside.exists() else None)
+    tensors = None if given is None else load_record(given, strict=True)
     quants = record_quants(prepared, loaded, tensors=tensors, strict=True)
     rewrite(prepared, quants.layers, OutputForm.ASCEND, inputs=quants.inputs, recurrent=quants.recurrent)
 

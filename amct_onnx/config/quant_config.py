@@ -42,6 +42,8 @@ class QuantConfig:
         do_fusion: whether layers take in the BatchNormalization behind them.
         force_fp16_quant: whether activation scales are rounded to float16.
         skip_fusion_layers: layers that do not.
+        skip_layers: nodes that are named as to be skipped, be they in `layers` or not.
+        skip_types: types of layers that are.
         default: how a layer is quantized of which nothing is said.
         origins: global setting -> where it came from.
         source: the file.
@@ -56,6 +58,8 @@ class QuantConfig:
     do_fusion: bool = True
     force_fp16_quant: bool = False
     skip_fusion_layers: tuple[str, ...] = ()
+    skip_layers: tuple[str, ...] = field(default=(), compare=False)
+    skip_types: tuple[str, ...] = field(default=(), compare=False)
     default: LayerOptions = field(default_factory=LayerOptions, compare=False)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     source: str = field(default="", compare=False)

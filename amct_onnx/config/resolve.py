@@ -89,6 +89,8 @@ class _Resolver:
             layers=layers,
             tensors=tuple(self._tensor(entry) for entry in request.inputs),
             skip_fusion_layers=tuple(named.name for named in request.skip_fusion_layers),
+            skip_layers=tuple(self.skipped),
+            skip_types=tuple(self.skipped_types),
             default=self._default(),
             origins={name: self._global_origin(name) for name in (*_GLOBAL_DEFAULTS, "skip_fusion_layers")},
             source=request.source,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from onnx import ModelProto
+
 from amct_onnx.graph.free_names import FreeNames
-from amct_onnx.graph.model import Graph, Model
+from amct_onnx.graph.model import Graph, Model, import_model
 
 
 def name_nodes(model: Model) -> int:
@@ -38,3 +40,21 @@ def name_nodes(model: Model) -> int:
             bodies = {name: body for name, body in node.attrs.items() if isinstance(body, Graph)}
             paths.update({id(body): f"{node.name}/{name}/" for name, body in bodies.items()})
     return renamed
+
+
+def named(proto: ModelProto) -> Model:
+    """Name every node of `proto` as :func:`name_nodes` would, in place; its graph."""
+    model = import_model(proto)
+    name_nodes(model)
+    write_names(model)
+    return model
+
+
+def write_names(model: Model) -> None:
+    """Write names of nodes and tensors into the very ModelProto that `model` was imported from."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            if node.name:
+                node.origin.name = node.name
+            node.origin.input[:] = [tensor.name for tensor in node.inputs]
+            node.origin.output[:] = [tensor.name for tensor in node.outputs]

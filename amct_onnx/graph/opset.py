@@ -11,7 +11,7 @@ from amct_onnx.errors import ModelError
 from amct_onnx.graph.free_names import FreeNames
 from amct_onnx.graph.light import lighten, restore
 from amct_onnx.graph.model import Model, import_model
-from amct_onnx.graph.naming import name_nodes
+from amct_onnx.graph.naming import named, write_names
 from amct_onnx.graph.protos import copy_fields
 
 _RESIZE_COORDINATES = 11
@@ -38,12 +38,12 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
     if current == 0 or current >= minimum:
         return proto
     light, weights = lighten(proto, base_dir)
-    source = _named(light)
+    source = named(light)
     try:
         if light.functions:
             # Runtimes read a function's body by the operator set of the model, so it has to be converted as well.
             light = inliner.inline_local_functions(light, convert_version=True)
-            source = _named(light)
+            source = named(light)
         if current < _HARDMAX_AXIS <= minimum:
             _refuse_hardmax(source)
         converted = _converted(light, minimum)
@@ -98,14 +98,6 @@ def _keep_resize_coordinates(converted: ModelProto) -> None:
                 node.origin.attribute.extend(helper.make_attribute(name, before[name]) for name in sorted(missing))
 
 
-def _named(proto: ModelProto) -> Model:
-    """Name every node of `proto` as :func:`name_nodes` would; its graph."""
-    model = import_model(proto)
-    name_nodes(model)
-    _write_names(model)
-    return model
-
-
 def _restore_graph(converted: GraphProto, source: GraphProto) -> None:
     _add_missing(source, converted)
     # The converter adds types of its own new tensors, some of them wrong.
@@ -145,14 +137,4 @@ def _rename_new_tensors(converted: ModelProto, source: Model) -> None:
             for tensor in node.outputs:
                 if tensor.name not in known:
                     tensor.name = names.like(tensor.name)
-    _write_names(model)
-
-
-def _write_names(model: Model) -> None:
-    """Write names of nodes and tensors into the very ModelProto that `model` was imported from."""
-    for graph in model.graphs():
-        for node in graph.nodes:
-            if node.name:
-                node.origin.name = node.name
-            node.origin.input[:] = [tensor.name for tensor in node.inputs]
-            node.origin.output[:] = [tensor.name for tensor in node.outputs]
+    write_names(model)

@@ -13,6 +13,7 @@ from onnx import ModelProto
 from amct_onnx.errors import ModelError
 from amct_onnx.graph import Model, import_model, name_nodes
 from amct_onnx.graph.element_types import settle_types
+from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.graph.opset import raise_opset
 from amct_onnx.passes.affine import BROADCAST_OPSET
 from amct_onnx.passes.balance import BalanceLayers, Divided, Factors
@@ -187,7 +188,10 @@ def prepare(
     do_fusion: bool = True,
     documented_only: bool = False,
 ) -> Prepared:
-    """Import, name, fold weights, rearrange products, spread types, lift other float types to float32, and fuse.
+    """Make a model ready, the same way for a plan and for its application.
+
+    Inline functions that hold layers, name, make constants of what is constant, rearrange products, spread element
+    types, lift other float types to float32, and fuse.
 
     Args:
         proto: the source model, never changed.
@@ -243,7 +247,7 @@ class _Imported:
 
 
 def _imported(proto: ModelProto, base_dir: Path | None, *, documented_only: bool) -> _Imported:
-    model = import_model(proto, base_dir)
+    model = import_model(inline_layer_functions(proto, base_dir), base_dir)
     name_nodes(model)
     DensifySparse().run(model)
     FoldWeights().run(model)

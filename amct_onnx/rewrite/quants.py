@@ -31,7 +31,7 @@ from amct_onnx.record.findings import raise_errors
 from amct_onnx.record.tensor_rules import tensor_complaints, zero_point_complaints
 from amct_onnx.record.unapplied import unapplied_findings
 from amct_onnx.rewrite.prepare import Prepared, prepare
-from amct_onnx.rewrite.products import second_complaints, second_names, with_seconds
+from amct_onnx.rewrite.products import product_complaints, second_names, with_seconds
 
 _BITS = {"INT4": 4, "INT6": 6, "INT7": 7, "INT8": 8, "INT16": 16}
 
@@ -80,7 +80,7 @@ def record_quants(
     second_plan = None if tensors is None else as_loaded(tensors).record
     seconds = second_names(survey.layers)
     for name, tensor in seconds.items():
-        findings += placed(loaded, name, second_complaints(tensor, second_plan))
+        findings += placed(loaded, name, product_complaints(entries[name], tensor, second_plan))
     for name, entry in entries.items():
         findings += placed(loaded, name, zero_point_complaints(entry) if symmetric_only else ())
     raise_errors(loaded.source, findings, strict=strict)

@@ -114,9 +114,19 @@ def test_second_scale_has_to_be_there():
     shifted = replace(result.tensors.layers["b"], offset_d=3)
     with pytest.raises(RecordError, match=r'"qk".*second input "b" has offset_d 3'):
         amct_onnx.apply(proto, result.record, tensors=Record({"b": shifted}, header=result.tensors.header))
-    coarse = LayerRecord(scale_d=1e9, offset_d=0)
-    with pytest.raises(RecordError, match=r'"qk".*second input "b".*devices'):
-        amct_onnx.apply(proto, result.record, tensors=Record({"b": coarse}, header=result.tensors.header))
+    for scale in (1e9, 0.0, -1.0, float("nan")):
+        wrong = LayerRecord(scale_d=scale, offset_d=0)
+        with pytest.raises(RecordError, match=r'"qk".*second input "b" has scale_d .*devices'):
+            amct_onnx.apply(proto, result.record, tensors=Record({"b": wrong}, header=result.tensors.header))
+
+
+def test_weight_scale_of_a_product_has_no_effect_and_says_so():
+    proto = product([4, 8], [8, 3])
+    result = quantized(proto, [{"a": normal(4, 8, seed=1), "b": normal(8, 3, seed=2)}])
+    record = replace(result.record, layers={"qk": replace(result.record.layers["qk"], scale_w=(3.0,))})
+    again = amct_onnx.apply(proto, record, tensors=result.tensors)
+    assert again.model("ascend") == result.model("ascend")
+    assert [note for note in again.report.notes if "scale_w has no effect" in note]
 
 
 def test_first_scale_has_no_zero_point():
@@ -134,9 +144,10 @@ def test_record_check_reads_the_tensors_file(tmp_path, capsys):
     (tmp_path / "float.onnx").write_bytes(proto.SerializeToString())
     command = ["record", "check", str(tmp_path / "m_record.txt"), "--model", str(tmp_path / "float.onnx")]
     assert main(command) == 0
-    (tmp_path / "m_tensors.txt").unlink()
+    (tmp_path / "m_tensors.txt").rename(tmp_path / "other.txt")
+    assert main([*command, "--tensors", str(tmp_path / "other.txt")]) == 0
     assert main(command) == 1
-    assert 'second input "b" is computed, and there is no tensors file' in capsys.readouterr().out
+    assert 'second input "b" is computed, and no tensors file gives its scale' in capsys.readouterr().out
 
 
 def test_flag_of_the_command_line(tmp_path):
@@ -156,6 +167,25 @@ def test_flag_of_the_command_line(tmp_path):
     ]
     assert main([*map(str, command), "--matmul-inputs"]) == 0
     assert (tmp_path / "out_record.txt").read_text() == format_record(quantized(proto, [feed]).record)
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("batch_num: 1", {"k", "qk"}),
+        ('batch_num: 1 skip_layers: "qk"', {"k"}),
+        ('batch_num: 1 skip_layer_types: "MatMul"', {"g"}),
+    ],
+)
+def test_beside_a_config(text, layers, tmp_path):
+    """A config that skips such a product is heeded, although the product is no layer of AMCT's."""
+    (tmp_path / "my.cfg").write_text(text)
+    nodes = "[k] h = MatMul(x, w)  [qk] y = MatMul(x, h)"
+    nodes = nodes.replace("y =", "q =") + "  [g] y = Gemm(q, w)" if layers == {"g"} else nodes
+    proto = parse(nodes, "float[4,4] x", "float[4,4] y", {"w": normal(4, 4)})
+    feeds = [{"x": normal(4, 4, seed=1)}]
+    result = amct_onnx.quantize(proto, feeds, config=tmp_path / "my.cfg", matmul_inputs=True, trial=False)
+    assert set(result.record.layers) == layers
 
 
 def test_off_by_default():

@@ -74,7 +74,7 @@ def _scores(
 
 
 def energy(views: Sequence[ReaderView]) -> Scores:
-    """Variance of each unit times the squared weights that readers have for it, as a share of their results' variance."""
+    """Variance of each unit times its readers' squared weights, as a share of the variance of what they give out."""
     total = np.zeros(len(views[0].columns))
     for view in views:
         variance = float(np.sum((view.weight @ view.covariance) * view.weight))
