@@ -62,6 +62,13 @@ def whole(proto: ModelProto, watched: Iterable[str]) -> Part:
     return Part(graph.node, graph.input, outputs, graph.value_info, {tensor.name for tensor in graph.initializer})
 
 
+def only(proto: ModelProto, wanted: Iterable[str]) -> Part:
+    """The part of a model that makes these tensors; the runtime leaves out what they do not need."""
+    graph = proto.graph
+    outputs = [ValueInfoProto(name=name) for name in wanted]
+    return Part(graph.node, graph.input, outputs, graph.value_info, {tensor.name for tensor in graph.initializer})
+
+
 def _can_be_cut(proto: ModelProto, watched: Iterable[str]) -> bool:
     """Whether inputs are plain tensors, nodes stand in order, and every watched tensor is one of theirs."""
     graph = proto.graph

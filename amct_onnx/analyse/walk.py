@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
-from amct_onnx.analyse.segments import inputs_alone, segments, whole
+from amct_onnx.analyse.segments import inputs_alone, only, segments
 from amct_onnx.errors import DataError
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, fetch, input_specs, open_session
@@ -120,11 +120,12 @@ def walk_together(
     """
     proto, base_dir, _ = models[0]
     inputs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
-    sessions = [
-        open_session(model, base_dir=folder, part=whole(model, names), lean=True) for model, folder, names in models
-    ]
     fed = {spec.name for spec in inputs}
     names = [sorted(set(wanted) - fed) for _, _, wanted in models]
+    sessions = [
+        open_session(model, base_dir=folder, part=only(model, own), lean=True)
+        for (model, folder, _), own in zip(models, names, strict=True)
+    ]
     count = 0
     feeds = iterate_feeds(data, inputs)
     for feed in progress(feeds) if progress else feeds:

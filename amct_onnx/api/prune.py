@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feeds import Feed, walks_once
 from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
-from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions
+from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneData, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
 from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
-from amct_onnx.analyse.pruning.scores import channel_scores
-from amct_onnx.analyse.pruning.shapes import first_feed, sample_feed, tensor_shapes
+from amct_onnx.analyse.pruning.scores import data_scores, group_moments, weight_scores
+from amct_onnx.analyse.pruning.search import search_plans
+from amct_onnx.analyse.pruning.shapes import first_feeds, sample_feed, tensor_shapes
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
@@ -30,6 +31,7 @@ from amct_onnx.graph import build, digest, import_model, name_nodes
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
 from amct_onnx.rewrite.pruning import (
+    Prunable,
     kept_results,
     lost_inputs,
     open_prunable,
@@ -38,12 +40,16 @@ from amct_onnx.rewrite.pruning import (
     units_of_records,
 )
 
+PROBE_FEEDS = 2
+"""Feeds on which the loss of pruning one group is measured."""
+
 
 def prune(
     model: Source,
     data: Any = None,
     *,
     ratio: float | None = None,
+    saving: float | None = None,
     ascend_optimized: bool = False,
     skip: Collection[str] = (),
     importance: Importance | str | None = None,
@@ -58,6 +64,8 @@ def prune(
         data: calibration feeds as for :func:`amct_onnx.quantize`, which can be walked several times; without them
             channels are ranked by weights, and nothing is recovered.
         ratio: share of each layer's output channels that goes, above 0 and below 1.
+        saving: share of the model's multiply-adds that goes, in place of a ratio: how much of each layer is then found
+            from data, by what the results lose.
         ascend_optimized: leave a multiple of 16 channels.
         skip: layers whose output channels all stay.
         importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
@@ -69,22 +77,35 @@ def prune(
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    if ratio is None or not 0 < ratio < 1:
-        raise UsageError(f"ratio is {ratio}; give the share of channels that goes, above 0 and below 1")
+    _check_amount(ratio, saving, data)
     names = (skip,) if isinstance(skip, str) else tuple(skip)
     options = PruneOptions(
-        default=LayerPruning(ratio, ascend_optimized),
+        default=None if ratio is None else LayerPruning(ratio, ascend_optimized),
         skip=dict.fromkeys(names, "it is skipped on request"),
         importance=_importance(importance, data),
+        saving=saving,
     )
     given = _given(data, recover, progress)
+    recover = given.data is not None if recover is None else recover
     proto, base_dir = load_source(model)
     refuse_compressed(proto)
     with blaming_illegal_models(proto, base_dir):
         _check_names(proto, base_dir, names)
-        feed = first_feed(proto, base_dir, given.data) or sample_feed(proto, base_dir, input_shapes or {})
-        result = _pruned(proto, base_dir, feed, options, given)
+        (feed,) = first_feeds(proto, base_dir, given.data, 1) or [sample_feed(proto, base_dir, input_shapes or {})]
+        result = _pruned(proto, base_dir, feed, options, given, recover=recover)
     return replace(result, source=source_files(model, proto, base_dir))
+
+
+def _check_amount(ratio: float | None, saving: float | None, data: Any) -> None:
+    if (ratio is None) == (saving is None):
+        raise UsageError(
+            "give either ratio, a share of every layer's channels, or saving, a share of the multiply-adds"
+        )
+    for name, value in (("ratio", ratio), ("saving", saving)):
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"{name} is {value}; give a share above 0 and below 1")
+    if saving is not None and data is None:
+        raise UsageError("saving is found from data; give some, or a ratio")
 
 
 def _importance(wanted: Importance | str | None, data: Any) -> Importance:
@@ -100,14 +121,14 @@ def _importance(wanted: Importance | str | None, data: Any) -> Importance:
     return chosen
 
 
-def _given(data: Any, recover: bool | None, progress: Progress | None) -> _Data:
+def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneData:
     if recover and data is None:
         raise UsageError("recovering fits layers on data; give some, or leave recover out")
     if isinstance(data, str | os.PathLike):
         data = find_feeds(Path(data))
     if walks_once(data):
         raise DataError("pruning walks over the data several times, and a generator can be walked once; give a list")
-    return _Data(data, None, data is not None if recover is None else recover, progress)
+    return PruneData(data, progress=progress)
 
 
 def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
@@ -157,11 +178,12 @@ def restore_pruned(
     return PruneResult(plain, built, report, source_files(model, proto, base_dir))
 
 
-def _pruned(proto: ModelProto, base_dir: Path | None, feed: Feed, options: PruneOptions, given: _Data) -> PruneResult:
+def _pruned(
+    proto: ModelProto, base_dir: Path | None, feed: Feed, options: PruneOptions, given: PruneData, *, recover: bool
+) -> PruneResult:
     shapes = tensor_shapes(proto, base_dir, feed)
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
-    scores = channel_scores(prunable, proto, base_dir, options, given.data, feeds=given.feeds, progress=given.progress)
-    plans = plan_groups(prunable.groups, scores, options)
+    plans = _plans(prunable, proto, base_dir, shapes, options, given)
     removed = {plan.group.name: plan.removed for plan in plans if plan.removed.size}
     if not removed:
         raise NothingToCompressError("no channel of the model can be pruned; " + _reasons(plans))
@@ -169,12 +191,12 @@ def _pruned(proto: ModelProto, base_dir: Path | None, feed: Feed, options: Prune
     summaries = tuple(_summary(plan.group, int(plan.removed.size), plan.reason, shapes) for plan in plans)
     records = prune_records(prunable, removed)
     units = np.concatenate(list(removed.values()))
-    lost = lost_inputs(prunable, units) if given.recover else ()
+    lost = lost_inputs(prunable, units)
     built = prune_model(prunable, units)
     fitted: tuple[str, ...] = ()
-    if lost:
+    if recover:
         layers = layers_to_refit(prunable.model, lost, kept_results(prunable, units))
-        fitted = refit(prunable.model, layers, proto, base_dir, given.data, feeds=given.feeds, progress=given.progress)
+        fitted = refit(prunable.model, layers, proto, base_dir, given)
         built = build(prunable.model)
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
     record = Record(prune=records, header=RecordHeader(source_sha256=digest(proto, base_dir), weights=state))
@@ -182,14 +204,23 @@ def _pruned(proto: ModelProto, base_dir: Path | None, feed: Feed, options: Prune
     return PruneResult(record, built, report)
 
 
-@dataclass(frozen=True)
-class _Data:
-    """Calibration data and what it is used for; without any, nothing is."""
-
-    data: Any = None
-    feeds: int | None = None
-    recover: bool = False
-    progress: Progress | None = None
+def _plans(
+    prunable: Prunable,
+    proto: ModelProto,
+    base_dir: Path | None,
+    shapes: Shapes,
+    options: PruneOptions,
+    given: PruneData,
+) -> list[GroupPlan]:
+    """What goes of every group."""
+    if options.importance is Importance.L2:
+        return plan_groups(prunable.groups, weight_scores(prunable, proto, base_dir), options)
+    moments = group_moments(prunable, proto, base_dir, given)
+    if options.saving is not None:
+        feeds = first_feeds(proto, base_dir, given.data, PROBE_FEEDS)
+        return search_plans(prunable, proto, base_dir, shapes, moments, feeds, options.saving)
+    scores = data_scores(prunable, moments, options, weight_scores(prunable, proto, base_dir))
+    return plan_groups(prunable.groups, scores, options)
 
 
 def _reasons(plans: Sequence[GroupPlan]) -> str:

@@ -28,11 +28,13 @@ class ReaderView:
     Attributes:
         weight: [results, columns].
         covariance: of the columns.
+        penalty: what a fit adds to its diagonal.
         columns: the columns that hold each unit: unit -> indexes, empty where it has none.
     """
 
     weight: Matrix
     covariance: Matrix
+    penalty: Matrix
     columns: Sequence[NDArray[np.int64]]
 
 
@@ -52,10 +54,8 @@ class Elimination:
 class _Reader:
     """A reader on the way: its inverse covariance and weight without what is gone."""
 
-    def __init__(self, view: ReaderView, ridge: float) -> None:
-        size = len(view.covariance)
-        strength = ridge * max(float(np.trace(view.covariance)) / max(1, size), np.finfo(np.float64).tiny)
-        self._inverse = np.linalg.inv(view.covariance + strength * np.eye(size))
+    def __init__(self, view: ReaderView) -> None:
+        self._inverse = np.linalg.inv(view.covariance + np.diag(view.penalty))
         self._weight = view.weight.copy()
         variance = float(np.sum((view.weight @ view.covariance) * view.weight))
         self._share = 1.0 / variance if variance > 0 else 0.0
@@ -96,16 +96,15 @@ class _Reader:
         self._weight[:, own] = 0.0
 
 
-def eliminate(group: Group, views: Sequence[ReaderView], count: int, *, ridge: float) -> Elimination:
+def eliminate(group: Group, views: Sequence[ReaderView], count: int) -> Elimination:
     """Let `count` units of every block go, one round after the other.
 
     Args:
         group: the group.
         views: everything that reads its channels.
         count: how many units per block.
-        ridge: strength of the fit, as a share of the columns' mean variance.
     """
-    readers = [_Reader(view, ridge) for view in views]
+    readers = [_Reader(view) for view in views]
     gone = np.zeros(group.units.size, np.bool_)
     order: list[int] = []
     costs: list[float] = []

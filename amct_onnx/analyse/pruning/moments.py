@@ -11,6 +11,9 @@ from amct_onnx.graph.weights import Array
 
 Matrix = NDArray[np.float64]
 
+RIDGE = 1e-2
+"""How strongly a fit stays near the weights that were there."""
+
 
 @dataclass
 class Moments:
@@ -46,6 +49,17 @@ class Moments:
         self.yx += y.T @ x
         self.yy += np.square(y).sum(axis=0)
 
+    def restricted(self, columns: NDArray[np.bool_], results: NDArray[np.bool_]) -> Moments:
+        """The same of some columns and results alone."""
+        return Moments(
+            self.rows,
+            self.x[columns],
+            self.y[results],
+            self.xx[np.ix_(columns, columns)],
+            self.yx[np.ix_(results, columns)],
+            self.yy[results],
+        )
+
     @property
     def mean_x(self) -> Matrix:
         """Mean of each column."""
@@ -71,21 +85,31 @@ class Moments:
         """Of each result."""
         return self.yy / max(1, self.rows) - np.square(self.mean_y)
 
+    def penalty(self, ridge: float) -> Matrix:
+        """What is added to the covariance's diagonal: a share of each column's variance, the larger the fewer rows.
+
+        With fewer rows than columns a covariance says little of how columns hang together; the share ``ridge +
+        columns / rows`` lets such columns be taken as nearly independent.
+        """
+        variances = np.diag(self.covariance)
+        floor = max(float(variances.mean()) if variances.size else 0.0, np.finfo(np.float64).tiny)
+        share = ridge + len(variances) / max(1, self.rows)
+        return np.asarray(share * np.maximum(variances, ridge * floor))
+
 
 def ridge_fit(moments: Moments, weight: Matrix, ridge: float) -> tuple[Matrix, Matrix]:
-    """Weight and bias of least squared error ``|y - W x - b|^2 + ridge' |W - weight|^2``, in closed form.
+    """Weight and bias of least squared error ``|y - W x - b|^2 + |(W - weight) D|^2``, in closed form.
 
     Args:
         moments: of rows and the results that are wanted.
         weight: [results, columns], which the fit stays near to where the data says little.
-        ridge: strength, as a share of the columns' mean variance.
+        ridge: strength; D is :meth:`Moments.penalty` of it.
 
     Returns:
         Weight [results, columns] and bias [results].
     """
     covariance = moments.covariance
-    strength = ridge * max(float(np.trace(covariance)) / max(1, len(covariance)), np.finfo(np.float64).tiny)
-    left = covariance + strength * np.eye(len(covariance))
+    left = covariance + np.diag(moments.penalty(ridge))
     change = np.linalg.solve(left, (moments.cross_covariance - weight @ covariance).T).T
     fitted = weight + change
     return fitted, moments.mean_y - fitted @ moments.mean_x

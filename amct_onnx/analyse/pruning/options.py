@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from amct_onnx.analyse.walk import Progress
 
 
 class Importance(enum.Enum):
@@ -40,13 +43,32 @@ class PruneOptions:
         layers: layer name -> its own choice.
         skip: layer name -> why all of its channels stay.
         importance: how channels are ranked.
+        saving: share of the model's multiply-adds that has to go, in place of a ratio for every layer.
     """
 
     default: LayerPruning | None = None
     layers: Mapping[str, LayerPruning] = field(default_factory=dict)
     skip: Mapping[str, str] = field(default_factory=dict)
     importance: Importance = Importance.L2
+    saving: float | None = None
 
     def of(self, layer: str) -> LayerPruning | None:
         """The choice for one layer."""
         return self.layers.get(layer, self.default)
+
+
+@dataclass(frozen=True)
+class PruneData:
+    """Calibration data for pruning.
+
+    Attributes:
+        data: feeds, which are walked several times; None for none.
+        feeds: how many of them to use; None for all.
+        seed: chooses rows of large tensors.
+        progress: wraps the iterator of feeds of every walk.
+    """
+
+    data: Any = None
+    feeds: int | None = None
+    seed: int = 0
+    progress: Progress | None = None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.analyse.pruning.elimination import ReaderView
-from amct_onnx.analyse.pruning.moments import Moments
+from amct_onnx.analyse.pruning.moments import RIDGE, Moments
+from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.rows import LayerView, has_view
-from amct_onnx.analyse.walk import Progress, walk_together
+from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.parts import Node
@@ -27,31 +27,25 @@ _WALK_BYTES = 2**29
 """Covariances that one walk gathers; more take another walk."""
 
 
+GroupMoments = Mapping[str, Sequence[Moments]]
+"""Layer -> moments of what it reads and gives, one entry per group of the layer."""
+
+
 def reader_moments(
-    readers: Iterable[Node],
-    proto: ModelProto,
-    base_dir: Path | None,
-    data: Any,
-    *,
-    feeds: int | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
+    readers: Iterable[Node], proto: ModelProto, base_dir: Path | None, given: PruneData
 ) -> dict[str, list[Moments]]:
-    """Moments of what layers read in the float model, one entry per group of the layer.
+    """Moments of what layers read in the float model.
 
     Args:
         readers: nodes; those that are no layers that can be fitted are left out.
         proto: the float model.
         base_dir: folder of its external weights.
-        data: feeds; walked as often as memory asks for.
-        feeds: how many of them to use; None for all.
-        seed: chooses rows of large tensors.
-        progress: wraps the iterator of feeds.
+        given: the data; walked as often as memory asks for.
     """
     nodes = {str(node.name): node for node in readers if has_view(node) and _columns(node) <= MOST_COLUMNS}
     found: dict[str, list[Moments]] = {}
     for batch in _batches(list(nodes.values())):
-        found.update(_watched(batch, proto, base_dir, data, feeds, seed, progress))
+        found.update(_watched(batch, proto, base_dir, given))
     return found
 
 
@@ -78,17 +72,11 @@ def _batches(nodes: Sequence[Node]) -> list[list[Node]]:
 
 
 def _watched(
-    nodes: Sequence[Node],
-    proto: ModelProto,
-    base_dir: Path | None,
-    data: Any,
-    feeds: int | None,
-    seed: int,
-    progress: Progress | None,
+    nodes: Sequence[Node], proto: ModelProto, base_dir: Path | None, given: PruneData
 ) -> dict[str, list[Moments]]:
     views = {str(node.name): LayerView(node) for node in nodes}
     seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(given.seed)
 
     def take(tensors: Sequence[Mapping[str, Array]]) -> None:
         for node in nodes:
@@ -98,7 +86,7 @@ def _watched(
                 moments.update(rows[:, group], results[:, group])
 
     wanted = {str(tensor.name) for node in nodes for tensor in (node.inputs[0], node.outputs[0])}
-    walk_together([(proto, base_dir, wanted)], data, take, limit=feeds, progress=progress)
+    walk_together([(proto, base_dir, wanted)], given.data, take, limit=given.feeds, progress=given.progress)
     return seen
 
 
@@ -112,7 +100,8 @@ def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments
         weight = LayerView(reader.node).weight(constant_array(known_constant(reader.node.inputs[1])))
         for index, part in enumerate(seen):
             columns = _unit_columns(flow, group, reader, index, weight.shape)
-            views.append(ReaderView(weight[index].astype(np.float64), part.covariance, columns))
+            own = weight[index].astype(np.float64)
+            views.append(ReaderView(own, part.covariance, part.penalty(RIDGE), columns))
     return views
 
 

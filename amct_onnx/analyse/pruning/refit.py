@@ -6,30 +6,26 @@ fitted before it, really feeds it. No labels are needed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.moments import Matrix, Moments, ridge_fit
+from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
+from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.rows import LayerView, has_view
-from amct_onnx.analyse.walk import Progress, walk_together
+from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import Model, build, constant_array
 from amct_onnx.graph.edit import append_input, replace_input
 from amct_onnx.graph.op_table import known_constant, resolve_constant
 from amct_onnx.graph.parts import Node, Variable
 from amct_onnx.graph.weights import Array
 
-logger = logging.getLogger(__name__)
-
 MOST_STAGES = 16
 """Walks over the data; layers of one walk do not see each other's fit."""
-RIDGE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -50,12 +46,9 @@ def refit(
     layers: Sequence[RefitLayer],
     proto: ModelProto,
     base_dir: Path | None,
-    data: Any,
+    given: PruneData,
     *,
-    feeds: int | None = None,
-    seed: int = 0,
     ridge: float = RIDGE,
-    progress: Progress | None = None,
 ) -> tuple[str, ...]:
     """Fit layers of a pruned model to the float model, in place.
 
@@ -64,11 +57,8 @@ def refit(
         layers: what to fit, in graph order.
         proto: the float model.
         base_dir: folder of its external weights.
-        data: feeds, which are walked several times.
-        feeds: how many of them to use; None for all.
-        seed: chooses rows of large tensors.
+        given: the data.
         ridge: how strongly a layer stays near its own weights.
-        progress: wraps the iterator of feeds of every walk.
 
     Returns:
         Names of the layers that were fitted.
@@ -77,27 +67,20 @@ def refit(
     fitted: list[str] = []
     for begin in range(0, len(layers), max(1, size)):
         stage = layers[begin : begin + size]
-        seen = _moments(model, stage, proto, base_dir, data, feeds, seed, progress)
+        seen = _moments(model, stage, proto, base_dir, given)
         for layer in stage:
-            if _fit(model, layer, seen[layer.node.name], ridge):
+            if _fit(model, layer, seen[str(layer.node.name)], ridge):
                 fitted.append(str(layer.node.name))
     return tuple(fitted)
 
 
 def _moments(
-    model: Model,
-    layers: Sequence[RefitLayer],
-    proto: ModelProto,
-    base_dir: Path | None,
-    data: Any,
-    feeds: int | None,
-    seed: int,
-    progress: Progress | None,
+    model: Model, layers: Sequence[RefitLayer], proto: ModelProto, base_dir: Path | None, given: PruneData
 ) -> dict[str, list[Moments]]:
     """What the layers read in the pruned model, with what they give in the float model."""
     views = {str(layer.node.name): LayerView(layer.node) for layer in layers}
     seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(given.seed)
     pruned = build(model).to_proto()
     wanted = [{_result(layer.node) for layer in layers}, {str(layer.node.inputs[0].name) for layer in layers}]
 
@@ -110,7 +93,13 @@ def _moments(
             for group, moments in enumerate(seen[name]):
                 moments.update(rows[:, group], results[:, group])
 
-    walk_together([(proto, base_dir, wanted[0]), (pruned, None, wanted[1])], data, take, limit=feeds, progress=progress)
+    walk_together(
+        [(proto, base_dir, wanted[0]), (pruned, None, wanted[1])],
+        given.data,
+        take,
+        limit=given.feeds,
+        progress=given.progress,
+    )
     return seen
 
 
@@ -126,17 +115,29 @@ def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], ridge: float)
     if any(moments.rows < 2 for moments in seen):
         return False
     pairs = [ridge_fit(moments, own, ridge) for moments, own in zip(seen, weight, strict=True)]
-    fitted = np.stack([pair[0] for pair in pairs])
-    bias = np.concatenate([pair[1] for pair in pairs])
+    return set_weights(model, layer.node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Sequence[Matrix]) -> bool:
+    """Give a layer fitted weights and biases, one of each per group; False when they are not finite.
+
+    Args:
+        model: the model.
+        node: the layer.
+        weights: [results, columns] of each group.
+        biases: [results] of each group.
+    """
+    values = constant_array(known_constant(node.inputs[1]))
+    fitted, bias = np.stack(weights), np.concatenate(biases)
     if not (np.isfinite(fitted).all() and np.isfinite(bias).all()):
         return False
-    stored = view.stored(fitted, values.shape).astype(values.dtype)
-    replace_input(layer.node, 1, model.rewrite_constant(layer.node.inputs[1], stored))
-    _set_bias(model, layer.node, bias, weight, seen)
+    stored = LayerView(node).stored(fitted, values.shape).astype(values.dtype)
+    replace_input(node, 1, model.rewrite_constant(node.inputs[1], stored))
+    _set_bias(model, node, bias)
     return True
 
 
-def _set_bias(model: Model, node: Node, bias: Matrix, weight: Matrix, seen: Sequence[Moments]) -> None:
+def _set_bias(model: Model, node: Node, bias: Matrix) -> None:
     """The new bias, in the layer or in the Add behind a MatMul."""
     if node.op == "MatMul":
         _shift_add(model, node, bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,13 @@ def sample_feed(proto: ModelProto, base_dir: Path | None, sizes: Mapping[str, Se
     return {spec.name: _values(spec, sizes.get(spec.name, _usual(spec)), rng) for spec in specs}
 
 
-def first_feed(proto: ModelProto, base_dir: Path | None, data: Any) -> Feed | None:
-    """The first feed of some data; None when there is no data."""
+def first_feeds(proto: ModelProto, base_dir: Path | None, data: Any, count: int) -> list[Feed]:
+    """The first feeds of some data, at most `count`; none when there is no data."""
     if data is None:
-        return None
+        return []
     specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
-    found = next((feed for feed in iterate_feeds(data, specs) if not is_empty(feed, specs)), None)
-    if found is None:
+    found = list(islice((feed for feed in iterate_feeds(data, specs) if not is_empty(feed, specs)), count))
+    if not found:
         raise DataError("the calibration data holds no feed with a sample; give at least one")
     return found
 

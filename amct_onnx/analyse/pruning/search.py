@@ -1,0 +1,127 @@
+"""Which channels go when so much of the model's cost has to: each group's losses, measured, against what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.pruning.allocation import Offer, allocate
+from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds
+from amct_onnx.analyse.pruning.elimination import Elimination, eliminate
+from amct_onnx.analyse.pruning.plan import GroupPlan
+from amct_onnx.analyse.pruning.reader_views import GroupMoments, group_views
+from amct_onnx.analyse.pruning.sensitivity import Sensitivity
+from amct_onnx.passes.pruning.groups import Group
+from amct_onnx.passes.pruning.labels import LabelArray
+from amct_onnx.passes.pruning.walk import Flow
+from amct_onnx.rewrite.pruning import Prunable
+
+Losses = NDArray[np.float64]
+
+MOST_OF_GROUP = 0.75
+"""Share of a group's channels that may go at most."""
+_STEPS = 24
+"""In how many steps a group's channels are offered."""
+_PROBES = (0.15, 0.4, 1.0)
+"""Shares of the most that may go of a group at which the loss is measured; between them it follows the estimate."""
+
+
+def search_plans(
+    prunable: Prunable,
+    proto: ModelProto,
+    base_dir: Path | None,
+    shapes: Shapes,
+    moments: GroupMoments,
+    feeds: Sequence[Feed],
+    saving: float,
+) -> list[GroupPlan]:
+    """Plans of all groups that together save a share of the multiply-adds.
+
+    Args:
+        prunable: the model, followed.
+        proto, base_dir: its source.
+        shapes: sizes of its tensors.
+        moments: of what layers read and give.
+        feeds: feeds on which sensitivity is measured.
+        saving: share of the multiply-adds that goes, above 0 and below 1.
+    """
+    measured = Sensitivity(proto, base_dir, shapes, feeds)
+    found: dict[str, Elimination] = {}
+    offers: dict[str, Offer] = {}
+    for group in prunable.groups:
+        views = group_views(prunable.flow, group, moments) if group.is_free.any() else []
+        most = _most(group)
+        if not views or most < 1:
+            continue
+        found[group.name] = elimination = eliminate(group, views, most)
+        probes = sorted({max(1, round(share * most)) for share in _PROBES})
+        lost = [measured.of(_units(group, elimination, count), moments) for count in probes]
+        losses = scaled_to(_by_block(elimination, group), probes, lost)
+        step = max(1, most // _STEPS)
+        offers[group.name] = Offer(losses[step - 1 :: step], step * _saved_by_one(prunable.flow, group, shapes))
+    total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
+    steps = allocate(offers, saving * total)
+    return [_plan(group, found, steps) for group in prunable.groups]
+
+
+def scaled_to(estimate: Losses, counts: Sequence[int], measured: Sequence[float]) -> Losses:
+    """An estimated loss for every count, scaled so that it passes through what was measured at some counts.
+
+    Args:
+        estimate: loss when one, two, ... are gone; it grows.
+        counts: where the loss was measured, growing.
+        measured: the loss there.
+    """
+    result = np.zeros_like(estimate)
+    begin, before = 0, 0.0
+    for count, value in zip(counts, measured, strict=True):
+        value = max(value, before)
+        base = estimate[begin - 1] if begin else 0.0
+        part = estimate[begin:count] - base
+        share = part / part[-1] if part[-1] > 0 else np.arange(1, len(part) + 1) / len(part)
+        result[begin:count] = before + share * (value - before)
+        begin, before = count, value
+    result[begin:] = before
+    return result
+
+
+def _most(group: Group) -> int:
+    """How many units of each block may go."""
+    blocks = [int((group.is_free & (group.blocks == block)).sum()) for block in range(group.block_count)]
+    return min(*blocks, int(MOST_OF_GROUP * group.units.size / group.block_count)) if blocks else 0
+
+
+def _by_block(found: Elimination, group: Group) -> Losses:
+    """Loss when so many units of every block are gone."""
+    return np.asarray(found.costs[group.block_count - 1 :: group.block_count])
+
+
+def _units(group: Group, found: Elimination, per_block: int) -> LabelArray:
+    return group.units[np.sort(found.order[: per_block * group.block_count])]
+
+
+def _saved_by_one(flow: Flow, group: Group, shapes: Shapes) -> float:
+    """Multiply-adds that go with one unit of each block."""
+    members = [(one.node, one.labels) for one in group.producers]
+    members += [(other.node, other.labels) for other in group.readers]
+    saved = 0.0
+    for node, labels in members:
+        own = np.isin(flow.labels.find(labels), group.units).sum()
+        saved += layer_multiply_adds(node, shapes) * own / labels.size / group.units.size
+    return saved * group.block_count
+
+
+def _plan(group: Group, found: Mapping[str, Elimination], steps: Mapping[str, int]) -> GroupPlan:
+    nothing = np.zeros(0, np.int64)
+    if group.name not in found:
+        return GroupPlan(group, nothing, group.reason or "no layer that reads its channels can be fitted")
+    taken = steps.get(group.name, 0)
+    if not taken:
+        return GroupPlan(group, nothing, "other layers give up more for less loss")
+    per_block = taken * max(1, _most(group) // _STEPS)
+    return GroupPlan(group, _units(group, found[group.name], min(per_block, _most(group))))
