@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from amct_onnx.graph.model import Model, import_model
@@ -36,7 +38,7 @@ def _keep_resize_coordinates(converted: ModelProto) -> None:
     """Say how Resize finds its samples: the converter leaves that to the default, which is another one than before."""
     before = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     for node in import_model(converted).nodes():
-        if node.op == "Resize" and not node.domain:
+        if node.op == "Resize" and not node.domain and node.origin is not None:
             missing = before.keys() - node.attrs.keys()
             node.origin.attribute.extend(helper.make_attribute(name, before[name]) for name in sorted(missing))
 
@@ -54,8 +56,9 @@ def _type_numbers(converted: ModelProto, source: ModelProto) -> None:
                 tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 
-def _numbers(node: Node) -> list[NodeProto]:
+def _numbers(node: Node) -> Iterator[NodeProto]:
     """The Constant nodes, of the converter's making, that hold the numbers of a node."""
-    tensors = node.inputs[_NUMBERS[node.op] :]
-    makers = [tensor.inputs[0] for tensor in tensors if tensor.inputs]
-    return [maker.origin for maker in makers if maker.op == "Constant" and maker.origin is not None]
+    for tensor in node.inputs[_NUMBERS[node.op] :]:
+        maker = tensor.inputs[0] if tensor.inputs else None
+        if maker is not None and maker.op == "Constant" and maker.origin is not None:
+            yield maker.origin
