@@ -47,7 +47,7 @@ def average_pool(writer: Writer, data: Value) -> Value:
 
 def max_pool(writer: Writer, data: Value) -> Value:
     kernel = [writer.pick([1, min(2, size)]) for size in data.shape[2:]]
-    return writer.add("MaxPool", [data], outputs=writer.pick([1, 2]), kernel_shape=kernel)
+    return writer.add("MaxPool", [data], outputs=writer.pick([1, 2] if writer.opset >= 8 else [1]), kernel_shape=kernel)
 
 
 def normalization(writer: Writer, data: Value) -> Value:

@@ -62,11 +62,20 @@ def cases(draw: Any) -> Case:
     data = Value("x", draw(st.sampled_from(SHAPES)))
     writer.values.append(data)
     latest = data
-    for _ in range(draw(st.integers(1, 6))):
-        latest = draw(st.sampled_from(_possible(writer, latest)))(writer, latest)
+    count = draw(st.integers(1, 6))
+    layer = draw(st.integers(0, count - 1))
+    for step in range(count):
+        possible = _layers(latest) if step == layer else _possible(writer, latest)
+        latest = draw(st.sampled_from(possible))(writer, latest)
     model = _model(writer, data, latest)
     feeds = [{"x": rng.normal(size=data.shape).astype(kind)} for _ in range(2)]
     return Case(model, feeds)
+
+
+def _layers(data: Value) -> list[Any]:
+    if data.rank == 2:
+        return [steps.gemm, steps.gemm, steps.matmul]
+    return [steps.conv, steps.conv, steps.transposed, steps.average_pool, steps.matmul]
 
 
 def _possible(writer: Writer, data: Value) -> list[Any]:
@@ -95,10 +104,8 @@ def _model(writer: Writer, data: Value, latest: Value) -> ModelProto:
 
 
 def _declared(writer: Writer, name: str, kind: int, shape: tuple[int, ...]) -> ValueInfoProto:
-    """With all sizes, with a free batch, with free sizes, or without a rank."""
-    way = writer.pick(["fixed", "batch", "free", "nothing"])
-    if way == "nothing" and name != "x":
-        return helper.make_tensor_value_info(name, kind, None)
+    """With all sizes, with a free batch, or with free sizes."""
+    way = writer.pick(["fixed", "batch", "free"])
     sizes: list[Any] = list(shape)
     if way == "batch":
         sizes[0] = "N"
