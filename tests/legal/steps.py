@@ -137,6 +137,35 @@ def split(writer: Writer, data: Value) -> Value:
     return first
 
 
+def global_pool(writer: Writer, data: Value) -> Value:
+    return writer.add(writer.pick(["GlobalAveragePool", "GlobalMaxPool"]), [data])
+
+
+def softmax(writer: Writer, data: Value) -> Value:
+    return writer.add("Softmax", [data], axis=data.rank - 1)
+
+
+def reshape(writer: Writer, data: Value) -> Value:
+    """The last two axes made one, and a new last axis."""
+    shape = [0] * (data.rank - 2) + [-1, 1]
+    return writer.add("Reshape", [data, writer.constant(np.array(shape, np.int64))])
+
+
+def mean(writer: Writer, data: Value) -> Value:
+    axis = data.rank - 1
+    if writer.opset >= 18:
+        return writer.add("ReduceMean", [data, writer.constant(np.array([axis], np.int64))])
+    return writer.add("ReduceMean", [data], axes=[axis])
+
+
+def pad(writer: Writer, data: Value) -> Value:
+    pads = [0] * (2 * data.rank - 1) + [1]
+    if writer.opset < 11:
+        return writer.add("Pad", [data], pads=pads, value=writer.pick([0.0, 1.0]))
+    number = [writer.constant(np.array(1, writer.dtype))] if writer.flag() else []
+    return writer.add("Pad", [data, writer.constant(np.array(pads, np.int64)), *number])
+
+
 def branch(writer: Writer, data: Value) -> Value:
     """An If whose branches hold a layer that reads weights of the outer graph."""
     keep, weight = writer.tensor_name(), writer.weight(data.shape[-1], data.shape[-1])
@@ -197,7 +226,10 @@ def _window(writer: Writer, sizes: tuple[int, ...], kernel: list[int], *, dilate
 
 
 def _bias(writer: Writer, channels: int) -> list[str]:
-    return (writer.pick(["none", "empty", "bias"]) == "bias" and [writer.weight(channels)]) or []
+    way = writer.pick(["none", "empty", "bias"])
+    if way == "bias":
+        return [writer.weight(channels)]
+    return [""] if way == "empty" else []
 
 
 def _bias_behind(writer: Writer, result: Value) -> Value:
@@ -206,6 +238,7 @@ def _bias_behind(writer: Writer, result: Value) -> Value:
     return writer.add("Add", [result, writer.weight(1, result.shape[1], *[1] * (result.rank - 2))])
 
 
-SPATIAL = (conv, conv, conv, transposed, average_pool, max_pool, normalization, normalization)
-ANY = (arithmetic, activation, activation, matmul, identities, dropout, join, split, transpose)
+SPATIAL = (conv, conv, conv, transposed, average_pool, max_pool, global_pool, normalization, normalization)
+_PLAIN = (activation, activation, softmax, mean, pad, reshape, identities, dropout, transpose)
+ANY = (*_PLAIN, arithmetic, arithmetic, matmul, join, split)
 CONTROL = (branch, loop)
