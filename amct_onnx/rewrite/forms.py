@@ -15,11 +15,12 @@ from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_anti_quant import InsertAntiQuants
 from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuants, QuantizeBiases, QuantizeWeights
-from amct_onnx.passes.insert_qdq import DropUnitDilations, QdqBiases, QdqPairs, QdqTarget, QdqWeights
+from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
 from amct_onnx.passes.join_pairs import JoinPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, LowerQuants
 from amct_onnx.passes.pack_int4 import PackInt4Weights
+from amct_onnx.passes.plain_pools import DropUnitDilations, ShieldFloatPools
 from amct_onnx.passes.qdq_inputs import QdqInputs
 from amct_onnx.passes.qdq_placement import runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
@@ -148,6 +149,7 @@ def _pipeline(
             DropUnitDilations(),
             QdqPairs({**pairs, **of_record}, layers, target),
             QdqInputs(inputs, target),
+            ShieldFloatPools(),
             *joining,
             DropEnforcedClamps(),
             DropDeadConstants(),
