@@ -19,7 +19,8 @@ from tests.legal.strategy import Case, cases
 from tests.legal.writer import declared
 from tests.models import Array, run
 
-EXAMPLES = int(os.environ.get("AMCT_ONNX_EXAMPLES", "150"))
+NIGHTLY = os.environ.get("AMCT_ONNX_EXAMPLES")
+"""How many examples, drawn anew each time; without it a few, always the same."""
 LEAST_DB = 10.0
 STEPS = 4
 """An input and a weight of several layers, each rounded by up to half a step, and ranges that cut off a little."""
@@ -78,8 +79,8 @@ def quantized(case: Case) -> tuple[amct_onnx.CompressionResult | None, str]:
 
 
 @settings(
-    max_examples=EXAMPLES,
-    derandomize=EXAMPLES <= 150,
+    max_examples=int(NIGHTLY or "250"),
+    derandomize=NIGHTLY is None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     database=None,
