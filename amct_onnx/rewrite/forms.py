@@ -20,11 +20,12 @@ from amct_onnx.passes.join_pairs import JoinPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, LowerQuants
 from amct_onnx.passes.pack_int4 import PackInt4Weights
-from amct_onnx.passes.plain_pools import DropUnitDilations, ShieldFloatPools
+from amct_onnx.passes.plain_pools import DropUnitDilations
 from amct_onnx.passes.qdq_inputs import QdqInputs
 from amct_onnx.passes.qdq_placement import runs_on_integers
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.passes.relax_clips import RelaxClips
+from amct_onnx.passes.shield_floats import ShieldFloats
 from amct_onnx.rewrite.prepare import Prepared
 
 _LOWERING: tuple[Pass, ...] = (LowerQuants(), LowerAntiQuants(), LowerDequants())
@@ -149,7 +150,7 @@ def _pipeline(
             DropUnitDilations(),
             QdqPairs({**pairs, **of_record}, layers, target),
             QdqInputs(inputs, target),
-            ShieldFloatPools(),
+            ShieldFloats(),
             *joining,
             DropEnforcedClamps(),
             DropDeadConstants(),
