@@ -69,7 +69,7 @@ def _build_torchvision(name: str) -> Built:
     if ".detection" in kind:
         return module, {"x": torch.rand(1, 3, 160, 160)}
     if ".video" in kind:
-        frames, side = (16, 224) if name.startswith("mvit") else (16, 112)
+        frames, side = (16, 224) if name.startswith(("mvit", "s3d")) else (16, 112)
         return module, {"x": torch.rand(1, 3, frames, side, side)}
     if ".optical_flow" in kind:
         return module, {"a": torch.rand(1, 3, 128, 128), "b": torch.rand(1, 3, 128, 128)}
