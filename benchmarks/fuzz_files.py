@@ -26,8 +26,11 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from amct_onnx.cli import main as command_line
+from amct_onnx.errors import ModelError
+from amct_onnx.runtime import open_session
 
 SECONDS = 60
+_NOT_LOADED = 98
 _QUANTIZE = ["quantize", "m.onnx", "--data", "feed.npz", "-o", "out/m", "--no-trial", "--save-statistics", "s.npz"]
 _APPLY = ["apply", "m.onnx", "--record", "m_record.txt", "-o", "out/m"]
 
@@ -156,7 +159,21 @@ def _verdict(code: int, text: str, is_untouched: bool) -> str:
 
 def _run(folder: Path, command: list[str]) -> int:
     os.chdir(folder)
-    return command_line(command)
+    code = command_line(command)
+    made = [Path(f"out/m_{form}_model.onnx") for form in ("fake_quant", "qdq")]
+    source = Path(command[1])
+    if code == 0 and all(path.exists() for path in made) and _loads(source):
+        return 0 if all(map(_loads, made)) else _NOT_LOADED
+    return code
+
+
+def _loads(path: Path) -> bool:
+    try:
+        open_session(path)
+    except ModelError as error:
+        sys.stderr.write(f"{path}: {error}\n")
+        return False
+    return True
 
 
 def _in_child(work: Callable[[], int | None]) -> tuple[int, str]:

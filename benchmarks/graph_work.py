@@ -1,7 +1,8 @@
 """What graph surgery costs, calibration excluded: many nodes, or many gigabytes.
 
 python -m benchmarks.graph_work               4,000 and 20,000 nodes, CPU seconds step by step
-python -m benchmarks.graph_work --external    a record applied to 2.7 GB of external weights, one child per form
+python -m benchmarks.graph_work --external    2.7 GB of external weights: a record applied, one child per form, and
+                                              quantized with data; --products 12 for 1.3 GB
 """
 
 from __future__ import annotations
@@ -41,15 +42,25 @@ def main() -> None:
     """Run what the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--external", action="store_true", help="apply a record to a model with large external weights")
+    parser.add_argument("--products", type=int, default=PRODUCTS, help="how many weights of 112 MB (default: 24)")
+    parser.add_argument("--quantize", nargs=2, metavar=("MODEL", "PREFIX"), help=argparse.SUPPRESS)
     parser.add_argument("--apply", nargs=3, metavar=("MODEL", "FORM", "PREFIX"), help=argparse.SUPPRESS)
     parser.add_argument("--make", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.apply:
         _apply(*options.apply)
+    elif options.quantize:
+        _quantize(*options.quantize)
     elif options.make:
-        _write_record(_write_products(options.make))
+        _write_record(_write_products(options.make, options.products), options.products)
     elif options.external:
-        print(tabulate(_external_rows(), headers=("form", "CPU s", "wall s", "peak MB", "written MB"), floatfmt=".1f"))
+        print(
+            tabulate(
+                _external_rows(options.products),
+                headers=("work", "CPU s", "wall s", "peak MB", "written MB"),
+                floatfmt=".1f",
+            )
+        )
     else:
         print(_node_table())
 
@@ -128,13 +139,17 @@ def _timed(work: Callable[[], T]) -> tuple[float, T]:
     return time.process_time() - begin, result
 
 
-def _external_rows() -> list[list[str | float]]:
+def _external_rows(products: int) -> list[list[str | float]]:
     with tempfile.TemporaryDirectory(prefix="graph_work_") as name:
         folder = Path(name)
         # A child starts with the peak of its parent on its account, so the parent never holds a weight.
-        _child("--make", str(folder / "source"))
+        _child("--make", str(folder / "source"), "--products", str(products))
         model = folder / "source" / _MODEL
-        return [_measure(model, form, folder / form.value) for form in OutputForm]
+        rows = [
+            _measure(f"apply, {form.value}", folder / form.value, "--apply", str(model), form.value)
+            for form in OutputForm
+        ]
+        return [*rows, _measure("quantize, all forms", folder / "all", "--quantize", str(model))]
 
 
 def _child(*arguments: str) -> str:
@@ -142,7 +157,7 @@ def _child(*arguments: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def _write_products(folder: Path) -> Path:
+def _write_products(folder: Path, products: int) -> Path:
     """A chain of matrix products, its weights in one external file, written block by block."""
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -150,7 +165,7 @@ def _write_products(folder: Path) -> Path:
     initializers: list[TensorProto] = []
     made: list[onnx.NodeProto] = []
     with (folder / "products.data").open("wb") as stream:
-        for index in range(PRODUCTS):
+        for index in range(products):
             tensor = TensorProto(name=f"w{index}", data_type=TensorProto.FLOAT, dims=block.shape)
             tensor.data_location = TensorProto.EXTERNAL
             for key, value in (("location", "products.data"), ("offset", stream.tell()), ("length", block.nbytes)):
@@ -158,16 +173,16 @@ def _write_products(folder: Path) -> Path:
             stream.write(np.roll(block, index, axis=0).data)
             initializers.append(tensor)
             made.append(helper.make_node("MatMul", [f"x{index}", f"w{index}"], [f"x{index + 1}"], f"product{index}"))
-    ends = [helper.make_tensor_value_info(f"x{end}", TensorProto.FLOAT, [1, WIDTH]) for end in (0, PRODUCTS)]
+    ends = [helper.make_tensor_value_info(f"x{end}", TensorProto.FLOAT, [1, WIDTH]) for end in (0, products)]
     graph = helper.make_graph(made, "products", ends[:1], ends[1:], initializers)
     path = folder / _MODEL
     onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
     return path
 
 
-def _write_record(model: Path) -> None:
+def _write_record(model: Path, products: int) -> None:
     entry = LayerRecord(scale_d=0.05, offset_d=0, scale_w=(0.001,), offset_w=(0,), act_type="INT8", wts_type="INT8")
-    layers = {f"product{index}": entry for index in range(PRODUCTS)}
+    layers = {f"product{index}": entry for index in range(products)}
     header = RecordHeader(source_sha256=digest(*read_model(model)))
     save_record(Record(layers, header=header), _record_path(model))
 
@@ -176,19 +191,31 @@ def _record_path(model: Path) -> Path:
     return model.with_name("products_record.txt")
 
 
-def _measure(model: Path, form: OutputForm, folder: Path) -> list[str | float]:
-    figures = _child("--apply", str(model), form.value, str(folder / "out"))
+def _measure(label: str, folder: Path, *arguments: str) -> list[str | float]:
+    """A row of what a child took and wrote; what it wrote goes again."""
+    figures = _child(*arguments, str(folder / "out"))
     cpu, wall, peak = (float(value) for value in figures.split())
     written = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
     for file in folder.iterdir():
         file.unlink()
-    return [form.value, cpu, wall, peak, written]
+    return [label, cpu, wall, peak, written]
 
 
 def _apply(model: str, form: str, prefix: str) -> None:
-    """Body of a child process: apply, save, and say what it took."""
+    """Body of a child process: apply and save."""
+    _measured(lambda: amct_onnx.apply(model, _record_path(Path(model)), formats=[form]).save(prefix))
+
+
+def _quantize(model: str, prefix: str) -> None:
+    """Body of a child process: calibrate on two feeds, quantize and save."""
+    feeds = [np.random.default_rng(seed).normal(size=(1, WIDTH)).astype(np.float32) for seed in range(2)]
+    _measured(lambda: amct_onnx.quantize(model, feeds).save(prefix))
+
+
+def _measured(work: Callable[[], object]) -> None:
+    """Do the work and say what it took: CPU seconds, seconds, peak megabytes."""
     begin = time.perf_counter()
-    amct_onnx.apply(model, _record_path(Path(model)), formats=[form]).save(prefix)
+    work()
     wall = time.perf_counter() - begin
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(time.process_time(), wall, usage.ru_maxrss / 1e3)

@@ -75,8 +75,10 @@ def _fault(made: ModelProto, model: ModelProto | Path, feeds: Sequence[Feed], wa
         for want, got in zip(outputs, run(made, feed), strict=True):
             if not isinstance(want, np.ndarray):
                 continue
-            if want.shape != got.shape or want.dtype != got.dtype:
+            if want.ndim != got.ndim or want.dtype != got.dtype:
                 return f"interface: an output of {want.shape} {want.dtype} became {got.shape} {got.dtype}"
+            if want.shape != got.shape:
+                return f"an output of {want.shape} became {got.shape}"
             if want.dtype.kind == "f" and (snr := _snr(want, got)) < LEAST_DB:
                 return f"SNR {snr:.1f} dB"
     return None

@@ -23,6 +23,8 @@ _TEXT = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
     "intermediate_size": 64,
     "vocab_size": 100,
 }
@@ -67,7 +69,7 @@ def _build_torchvision(name: str) -> Built:
     if ".detection" in kind:
         return module, {"x": torch.rand(1, 3, 160, 160)}
     if ".video" in kind:
-        frames, side = (16, 224) if name.startswith("mvit") else (16, 112)
+        frames, side = (16, 224) if name.startswith(("mvit", "s3d")) else (16, 112)
         return module, {"x": torch.rand(1, 3, frames, side, side)}
     if ".optical_flow" in kind:
         return module, {"a": torch.rand(1, 3, 128, 128), "b": torch.rand(1, 3, 128, 128)}
@@ -100,9 +102,7 @@ def _transformers() -> dict[str, Callable[[], Built]]:
     mel = {"input_features": torch.rand(1, 80, 128), "decoder_input_ids": torch.randint(3, 99, (1, 8))}
     t5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 100}
     made: dict[str, Callable[[], Built]] = {name: _maker(name, _TEXT, ids) for name in _TEXT_MODELS}
-    made |= {
-        name: _maker(name, vision, pixels) for name in ("ViT", "DeiT", "Beit", "Dinov2", "YolosViT", "Data2VecVision")
-    }
+    made |= {name: _maker(name, vision, pixels) for name in ("ViT", "DeiT", "Beit", "Dinov2", "Data2VecVision")}
     made |= {name: _maker(name, sound, wave) for name in ("Wav2Vec2", "Hubert", "WavLM")}
     made |= {
         "DistilBert": _maker(

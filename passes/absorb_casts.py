@@ -67,13 +67,11 @@ class SpellCasts:
     """Inverse of :class:`AbsorbCasts`, on a deploy model that was read back."""
 
     def run(self, model: Model) -> PassResult:
-        """Put a Cast before every AscendQuant, and one behind every AscendDequant that writes float16."""
+        """Put a Cast before every AscendQuant of what may be float16, and one behind AscendDequants that write it."""
         editor = Editor(model)
         changed: list[str] = []
-        if not any(node.op == "AscendDequant" and node.attrs.get("dtype") == GE_FLOAT16 for node in model.nodes()):
-            return PassResult()
         for node in list(model.nodes()):
-            if node.op == "AscendQuant":
+            if node.op == "AscendQuant" and node.inputs[0].dtype != np.float32:
                 wide = model.new_tensor(f"{node.name}.float32", np.dtype(np.float32))
                 cast = Node("Cast", f"{node.name}.to_float32", {"to": TensorProto.FLOAT}, [node.inputs[0]], [wide])
                 editor.insert_before(node, [cast])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.errors import RecordError
-from amct_onnx.graph.edit import Editor, drop_attributes, replace_input, replace_output
+from amct_onnx.graph.edit import Editor, replace_input, replace_output
 from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.op_table import Kernel, data_inputs, is_clamp, kernel_of, rank_of, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Tensor
@@ -102,20 +102,6 @@ def _bias_shape(layer: Layer, bias: Array) -> Sequence[int]:
     """Shape of a bias that stays float; two dimensions where that does not add one to the product."""
     is_row = layer.bias_add is not None and bias.ndim == 1 and rank_of(layer.activation) != 1
     return (1, bias.size) if is_row else bias.shape
-
-
-@dataclass(frozen=True)
-class DropUnitDilations:
-    """AveragePool loses dilations of 1, which mean nothing and which onnxruntime's integer kernel does not know."""
-
-    def run(self, model: Model) -> PassResult:
-        """Drop the attribute."""
-        changed: list[str] = []
-        for node in model.nodes():
-            if node.op == "AveragePool" and "dilations" in node.attrs and kernel_of(node) is Kernel.ELEMENTWISE:
-                drop_attributes(node, ("dilations",))
-                changed.append(node.name)
-        return PassResult(tuple(changed))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from amct_onnx.api.soundness import called, check_graph
 from amct_onnx.errors import AmctError, ModelError
 from amct_onnx.graph import read_model
-from amct_onnx.graph.protos import node_bodies
+from amct_onnx.graph.protos import nested_tensors, node_bodies
 from amct_onnx.graph.weights import StoredValues
 from amct_onnx.passes.insert_observers import DOMAIN, OBSERVE, RUN_END
 from amct_onnx.runtime import open_session
@@ -73,7 +73,8 @@ def blaming_illegal_models(proto: ModelProto, base_dir: Path | None) -> Iterator
 def source_files(source: Source, proto: ModelProto, base_dir: Path | None) -> tuple[Path, ...]:
     """The files a model is read from: itself, and those of its external weights."""
     own = [] if isinstance(source, ModelProto) else [Path(source)]
-    stored = (StoredValues(tensor, base_dir) for tensor in proto.graph.initializer if _is_external(tensor))
+    tensors = (*proto.graph.initializer, *nested_tensors(proto))
+    stored = (StoredValues(tensor, base_dir) for tensor in tensors if _is_external(tensor))
     return tuple(dict.fromkeys([*own, *(values.location()[0] for values in stored)]))
 
 

@@ -338,9 +338,11 @@ _FLOAT32_DATA = Rule(
 )
 
 
-def _is_dense(node: Node) -> bool:
-    """onnxruntime's integer pooling knows no dilations."""
-    return all(int(size) == 1 for size in node.attrs.get("dilations", ()))
+def _is_plain_pool(node: Node) -> bool:
+    """onnxruntime's integer pooling knows no dilations, and may count what lies beyond the padding with it."""
+    sticks_out = node.attrs.get("ceil_mode", 0) or str(node.attrs.get("auto_pad", "")).startswith("SAME")
+    is_dense = all(int(size) == 1 for size in node.attrs.get("dilations", ()))
+    return is_dense and not (node.attrs.get("count_include_pad", 0) and sticks_out)
 
 
 def _reads_table(node: Node) -> bool:
@@ -441,7 +443,7 @@ OPS: Mapping[str, OpSpec] = {
     ),
     "AveragePool": OpSpec(
         Kernel.ELEMENTWISE,
-        on_integers=_is_dense,
+        on_integers=_is_plain_pool,
         has_record=True,
         config=ConfigFacts(has_kernel=True),
         rules=(_FLOAT32_DATA, _DATA_COMPUTED, _POOL_RANK),

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto, helper, inliner, version_converter
+from onnx import GraphProto, ModelProto, NodeProto, inliner, version_converter
 
 from amct_onnx.errors import ModelError
 from amct_onnx.graph.free_names import FreeNames
 from amct_onnx.graph.light import lighten, restore
 from amct_onnx.graph.model import Model, import_model
 from amct_onnx.graph.naming import named, write_names
+from amct_onnx.graph.opset_mends import mend, refuse_what_changes_meaning
 from amct_onnx.graph.protos import copy_fields
-
-_RESIZE_COORDINATES = 11
-_HARDMAX_AXIS = 13
 
 
 def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -> ModelProto:
@@ -44,8 +42,7 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
             # Runtimes read a function's body by the operator set of the model, so it has to be converted as well.
             light = inliner.inline_local_functions(light, convert_version=True)
             source = named(light)
-        if current < _HARDMAX_AXIS <= minimum:
-            _refuse_hardmax(source)
+        refuse_what_changes_meaning(source, current, minimum)
         converted = _converted(light, minimum)
     except Exception as error:
         # The converter's C++ exceptions reach Python as bare RuntimeError and kin.
@@ -54,8 +51,7 @@ def raise_opset(proto: ModelProto, minimum: int, base_dir: Path | None = None) -
             f"the model uses operator set {current}, this output form needs {minimum}, and converting fails: {reason}; "
             f"export the model again with opset {minimum} or later"
         ) from error
-    if current < _RESIZE_COORDINATES:
-        _keep_resize_coordinates(converted)
+    mend(converted, light, current)
     restore(converted, weights)
     _add_missing(light, converted)
     _restore_graph(converted.graph, light.graph)
@@ -80,29 +76,16 @@ def _converted(light: ModelProto, minimum: int) -> ModelProto:
     return converted
 
 
-def _refuse_hardmax(source: Model) -> None:
-    """The converter leaves Hardmax as it is, though its axis means another thing from operator set 13 on."""
-    for graph in source.graphs():
-        for node in graph.nodes:
-            if node.op == "Hardmax" and not node.domain and node.attrs.get("axis", 1) != -1:
-                raise ValueError(f"node '{node.name}' is a Hardmax, which changed meaning")
-
-
-def _keep_resize_coordinates(converted: ModelProto) -> None:
-    """Say how Resize finds its samples: the converter leaves that to the default, which is another one than before."""
-    before = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    for graph in import_model(converted).graphs():
-        for node in graph.nodes:
-            if node.op == "Resize" and not node.domain:
-                missing = before.keys() - node.attrs.keys()
-                node.origin.attribute.extend(helper.make_attribute(name, before[name]) for name in sorted(missing))
-
-
 def _restore_graph(converted: GraphProto, source: GraphProto) -> None:
     _add_missing(source, converted)
     # The converter adds types of its own new tensors, some of them wrong.
     del converted.value_info[:]
     converted.value_info.extend(source.value_info)
+    # It also writes what it found out about shapes into what the source declares.
+    for declared, infos in ((source.input, converted.input), (source.output, converted.output)):
+        as_given = {info.name: info for info in declared}
+        for info in infos:
+            info.CopyFrom(as_given.get(info.name, info))
     nodes = {node.name: node for node in source.node}
     for node in converted.node:
         if node.name in nodes:

@@ -16,11 +16,12 @@ from amct_onnx.passes.fold_gemm import FoldGemm
 from amct_onnx.passes.input_sites import InputSites
 from amct_onnx.passes.insert_anti_quant import InsertAntiQuants
 from amct_onnx.passes.insert_ascend import InsertDequant, InsertQuant, MergeQuants, QuantizeBiases, QuantizeWeights
-from amct_onnx.passes.insert_qdq import DropUnitDilations, QdqBiases, QdqPairs, QdqTarget, QdqWeights
+from amct_onnx.passes.insert_qdq import QdqBiases, QdqPairs, QdqTarget, QdqWeights
 from amct_onnx.passes.join_pairs import JoinPairs
 from amct_onnx.passes.locate import Layer, locate_layers
 from amct_onnx.passes.lower_fake_quant import LowerAntiQuants, LowerDequants, LowerQuants
 from amct_onnx.passes.pack_int4 import PackInt4Weights
+from amct_onnx.passes.plain_pools import DropUnitDilations
 from amct_onnx.passes.qdq_bodies import QdqBodies, body_results
 from amct_onnx.passes.qdq_inputs import QdqInputs
 from amct_onnx.passes.qdq_placement import NEEDS_OUTPUT_PAIR, runs_on_integers
@@ -29,6 +30,7 @@ from amct_onnx.passes.recurrent import RecurrentLayer
 from amct_onnx.passes.recurrent_forms import LowerRecurrent, QuantizeRecurrent
 from amct_onnx.passes.recurrent_qdq import QdqRecurrent
 from amct_onnx.passes.relax_clips import RelaxClips
+from amct_onnx.passes.shield_floats import ShieldFloats
 from amct_onnx.rewrite.prepare import Prepared
 
 _LOWERING: tuple[Pass, ...] = (LowerRecurrent(), LowerQuants(), LowerAntiQuants(), LowerDequants())
@@ -201,6 +203,7 @@ def _qdq(
         QdqPairs({**pairs, **of_record}, layers, target),
         QdqInputs(inputs, target),
         QdqBodies(inside, quants, of_bodies, target),
+        ShieldFloats(),
     ]
     if recurrent:
         passes.append(QdqRecurrent(plan.recurrent, plan.recurrent_quants, target))

@@ -78,6 +78,24 @@ def test_external_weights_of_the_source_are_never_overwritten(tmp_path, location
     assert contents(tmp_path) == before
 
 
+def test_external_weights_of_nodes_are_never_overwritten(tmp_path):
+    """A Constant node's tensor may lie in a file as well."""
+    net = conv_net()
+    net.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["w"], value=net.graph.initializer[0]))
+    del net.graph.initializer[0]
+    held = net.graph.node[0].attribute[0].t
+    (tmp_path / "m_qdq_model.onnx").write_bytes(held.raw_data)
+    held.ClearField("raw_data")
+    held.data_location = onnx.TensorProto.EXTERNAL
+    held.external_data.add(key="location", value="m_qdq_model.onnx")
+    (tmp_path / "source.onnx").write_bytes(net.SerializeToString())
+    before = contents(tmp_path)
+    saved = amct_onnx.apply(tmp_path / "source.onnx", amct_onnx.record.Record())
+    with pytest.raises(UsageError, match="overwrite an input"):
+        saved.save(tmp_path / "m")
+    assert contents(tmp_path) == before
+
+
 def test_a_model_with_external_weights_is_saved_whole(tmp_path):
     source = tmp_path / "source.onnx"
     onnx.save(conv_net(), source, save_as_external_data=True, size_threshold=0, location="source.data")

@@ -62,6 +62,26 @@ def test_older_models(opset: int, nodes: str, weights: dict[str, Array]) -> None
     np.testing.assert_allclose(run(raise_opset(model, 13), FEED)[0], run(model, FEED)[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+@pytest.mark.parametrize("node", ["Clip<max = 0.5, min = -0.5>(x)", "Pad<pads = [0,0,0,0,0,1], value = 2.0>(x)"])
+def test_numbers_that_become_inputs_have_the_type_of_the_data(kind: type, node: str) -> None:
+    name = {np.float16: "float16", np.float64: "double"}[kind]
+    model = parse(f"y = {node}", f"{name}[2,3,4] x", f"{name}[a,b,c] y", opset=8)
+    raised = raise_opset(model, 13)
+    onnx.checker.check_model(raised, full_check=True)
+    feed = {"x": FEED["x"].astype(kind)}
+    (expected,) = run(parse(f"y = {node}", AXES, "float[a,b,c] y", opset=8), {"x": feed["x"].astype(np.float32)})
+    np.testing.assert_array_equal(run(raised, feed)[0], expected.astype(kind))
+
+
+def test_what_is_declared_of_inputs_and_outputs_stays() -> None:
+    """The converter infers shapes, and writes what it finds into the interface."""
+    model = parse("y = Relu(x)", "float[2,3,4] x", "float[N,a,4] y", opset=9)
+    raised = raise_opset(model, 13)
+    assert raised.graph.input == model.graph.input
+    assert raised.graph.output == model.graph.output
+
+
 @pytest.mark.parametrize("factor", [2.0, 1.5, 3.0])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize(("opset", "op"), [(9, "Upsample"), (10, "Resize")])

@@ -74,6 +74,45 @@ def test_pooling_with_dilations(dilations: str, kept: int) -> None:
         assert noise_db(want, run(result.models[form].to_proto(), feeds[0])[0]) > 30
 
 
+@pytest.mark.parametrize("opset", [13, 19])
+@pytest.mark.parametrize(
+    "window",
+    [
+        "kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1",
+        "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 1",
+        'kernel_shape = [2, 2], auto_pad = "SAME_UPPER"',
+    ],
+)
+def test_a_last_window_that_sticks_out(window: str, opset: int) -> None:
+    """Where padding counts, the integer kernel of onnxruntime counts what lies beyond it as well."""
+    model = parse(
+        f"[A] s = Conv(x, w) [P] t = AveragePool<{window}, count_include_pad = 1>(s) [B] y = Conv(t, v)",
+        "float[n,3,9,8] x",
+        "float[n,c,e,f] y",
+        {"w": normal(4, 3, 1, 1), "v": normal(4, 4, 1, 1, seed=1)},
+        opset=opset,
+    )
+    result, feeds = quantized(model, (1, 3, 9, 8))
+    (want,) = run(model, feeds[0])
+    for form in (OutputForm.QDQ, OutputForm.FAKE_QUANT):
+        assert noise_db(want, run(result.models[form].to_proto(), feeds[0])[0]) > 30
+
+
+def test_a_softmax_above_its_range_between_two_layers() -> None:
+    """The integer Softmax of older versions of onnxruntime makes the lowest value of what is above the highest."""
+    model = parse(
+        "[A] s = Conv(x, w) t = Softmax<axis = 3>(s) [B] y = Conv(t, v)",
+        "float[n,3,9,8] x",
+        "float[n,c,e,f] y",
+        {"w": normal(4, 3, 1, 1), "v": np.abs(normal(4, 4, 1, 1, seed=1))},
+    )
+    calm = [{"x": 0.1 * normal(1, 3, 9, 8, seed=seed)} for seed in range(4)]
+    qdq = amct_onnx.quantize(model, calm, formats=["qdq"], trial=False).model("qdq")
+    feed = {"x": 0.3 * normal(1, 3, 9, 8, seed=9)}
+    # Numbers may be cut off at the end of the range, but do not begin again at the other.
+    np.testing.assert_allclose(run(qdq, feed)[0], run(qdq, feed, optimized=False)[0], atol=0.02)
+
+
 @pytest.mark.parametrize("shape", [(2, 5, 4), (2, 3, 5, 4)])
 @pytest.mark.parametrize("batch", [(3,), (2, 3), (1,)])
 def test_products_with_a_batch_of_weights(shape: tuple[int, ...], batch: tuple[int, ...]) -> None:

@@ -5,11 +5,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import amct_onnx
 from amct_onnx.errors import ModelError
 from amct_onnx.passes.quant_params import LayerQuant, TensorQuant
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
 from amct_onnx.runtime import fetch, open_session
 from amct_onnx.runtime.simulator import open_simulator
+from tests.models import normal, parse
 
 
 def model_of(nodes, inputs, outputs, weights, opset=13):
@@ -202,3 +204,13 @@ def test_old_opset_is_refused_by_name():
     assert isinstance(deploy, onnx.ModelProto)
     with pytest.raises(ModelError, match="operator set 9"):
         open_simulator(deploy)
+
+
+def test_float16_enters_where_none_leaves():
+    """The deploy model's AscendQuant reads float16 itself, and only an input is of that type."""
+    weights = {"w": normal(2, 3, 3, 3)}
+    model = parse("c = Cast<to = 1>(x)  y = Conv(c, w)", "float16[1,3,4,4] x", "float[1,2,2,2] y", weights)
+    feed = {"x": normal(1, 3, 4, 4).astype(np.float16)}
+    result = amct_onnx.quantize(model, [feed], trial=False)
+    simulated = run(open_simulator(result.model("ascend")), feed)[0]
+    np.testing.assert_array_equal(simulated, run(open_session(result.model("fake_quant"), optimize=False), feed)[0])
