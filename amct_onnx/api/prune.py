@@ -12,8 +12,9 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.feed_files import find_feeds
-from amct_onnx.analyse.feeds import Feed, walks_once
+from amct_onnx.analyse.feeds import walks_once
 from amct_onnx.analyse.planner import check_names
+from amct_onnx.analyse.pruning.configurable import prune_options
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
@@ -23,6 +24,8 @@ from amct_onnx.analyse.pruning.shapes import first_feed, sample_feed, tensor_sha
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, pruning_notes
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
@@ -48,6 +51,7 @@ def prune(
     skip: Collection[str] = (),
     importance: Importance | str | None = None,
     recover: bool | None = None,
+    config: PruneConfigSource | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
 ) -> PruneResult:
@@ -63,28 +67,42 @@ def prune(
         importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
             data the default).
         recover: fit the layers that lost inputs to the float model's results again; by default with data.
+        config: path of an AMCT retrain config, or one read by :mod:`amct_onnx.config.retrain`; takes the place of
+            `ratio`, `ascend_optimized` and `skip`.
         input_shapes: input -> sizes to take for the free ones while following channels.
         progress: wraps the iterator of feeds of every walk over the data.
 
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    if ratio is None or not 0 < ratio < 1:
-        raise UsageError(f"ratio is {ratio}; give the share of channels that goes, above 0 and below 1")
     names = (skip,) if isinstance(skip, str) else tuple(skip)
-    options = PruneOptions(
-        default=LayerPruning(ratio, ascend_optimized),
-        skip=dict.fromkeys(names, "it is skipped on request"),
-        importance=_importance(importance, data),
-    )
+    if config is not None:
+        refuse_beside_config(
+            "config", {"ratio": ratio is not None, "ascend_optimized": ascend_optimized, "skip": names}
+        )
+        options = PruneOptions(importance=_importance(importance, data))
+    elif ratio is None or not 0 < ratio < 1:
+        raise UsageError(f"ratio is {ratio}; give the share of channels that goes, above 0 and below 1, or a config")
+    else:
+        options = PruneOptions(
+            default=LayerPruning(ratio, ascend_optimized),
+            skip=dict.fromkeys(names, "it is skipped on request"),
+            importance=_importance(importance, data),
+        )
     given = _given(data, recover, progress)
     proto, base_dir = load_source(model)
     refuse_compressed(proto)
     with blaming_illegal_models(proto, base_dir):
         _check_names(proto, base_dir, names)
         feed = first_feed(proto, base_dir, given.data) or sample_feed(proto, base_dir, input_shapes or {})
-        result = _pruned(proto, base_dir, feed, options, given)
-    return replace(result, source=source_files(model, proto, base_dir))
+        shapes = tensor_shapes(proto, base_dir, feed)
+        notes: tuple[str, ...] = ()
+        if config is not None:
+            resolved = configure_pruning(proto, base_dir, shapes, config)
+            options, notes = prune_options(resolved, options.importance), pruning_notes(resolved)
+        result = _pruned(proto, base_dir, shapes, options, given)
+    report = replace(result.report, notes=(*result.report.notes, *notes))
+    return replace(result, report=report, source=source_files(model, proto, base_dir))
 
 
 def _importance(wanted: Importance | str | None, data: Any) -> Importance:
@@ -157,8 +175,9 @@ def restore_pruned(
     return PruneResult(plain, built, report, source_files(model, proto, base_dir))
 
 
-def _pruned(proto: ModelProto, base_dir: Path | None, feed: Feed, options: PruneOptions, given: _Data) -> PruneResult:
-    shapes = tensor_shapes(proto, base_dir, feed)
+def _pruned(
+    proto: ModelProto, base_dir: Path | None, shapes: Shapes, options: PruneOptions, given: _Data
+) -> PruneResult:
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
     scores = channel_scores(prunable, proto, base_dir, options, given.data, feeds=given.feeds, progress=given.progress)
     plans = plan_groups(prunable.groups, scores, options)
