@@ -282,6 +282,7 @@ def _add_config(commands: argparse._SubParsersAction, common: argparse.ArgumentP
     show = actions.add_parser("show", parents=[common], help="show what it says about each layer of a model, and where")
     show.add_argument("file", type=Path, metavar="CFG", help="a simple config (.cfg) or a JSON config")
     show.add_argument("--model", type=Path, metavar="MODEL", required=True, help="the model it is for")
+    _add_input_shape(show)
     _add_json(show)
     show.set_defaults(run=config.run_show)
 
