@@ -24,10 +24,13 @@ from amct_onnx.api import (
 )
 from amct_onnx.api.drop_in import (
     amct_session_options,
+    create_prune_retrain_model,
     create_quant_config,
     quantize_model,
     quantize_preprocess,
+    restore_prune_retrain_model,
     save_model,
+    save_prune_retrain_model,
 )
 from amct_onnx.config import ActivationAlgorithm, QuantConfig, WeightAlgorithm
 from amct_onnx.errors import (
@@ -83,6 +86,7 @@ __all__ = [
     "WeightAlgorithm",
     "apply",
     "check_deploy",
+    "create_prune_retrain_model",
     "create_quant_config",
     "inspect",
     "load_calibration",
@@ -92,7 +96,9 @@ __all__ = [
     "quantize_model",
     "quantize_preprocess",
     "resolve_config",
+    "restore_prune_retrain_model",
     "restore_pruned",
     "save_calibration",
     "save_model",
+    "save_prune_retrain_model",
 ]

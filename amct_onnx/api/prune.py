@@ -12,8 +12,9 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.feed_files import find_feeds
-from amct_onnx.analyse.feeds import Feed, walks_once
+from amct_onnx.analyse.feeds import walks_once
 from amct_onnx.analyse.planner import check_names
+from amct_onnx.analyse.pruning.configurable import prune_options
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneData, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
@@ -24,6 +25,8 @@ from amct_onnx.analyse.pruning.shapes import first_feeds, sample_feed, tensor_sh
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, pruning_notes
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
@@ -54,6 +57,7 @@ def prune(
     skip: Collection[str] = (),
     importance: Importance | str | None = None,
     recover: bool | None = None,
+    config: PruneConfigSource | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
 ) -> PruneResult:
@@ -71,20 +75,28 @@ def prune(
         importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
             data the default).
         recover: fit the layers that lost inputs to the float model's results again; by default with data.
+        config: path of an AMCT retrain config, or one read by :mod:`amct_onnx.config.retrain`; takes the place of
+            `ratio`, `ascend_optimized` and `skip`.
         input_shapes: input -> sizes to take for the free ones while following channels.
         progress: wraps the iterator of feeds of every walk over the data.
 
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    _check_amount(ratio, saving, data)
     names = (skip,) if isinstance(skip, str) else tuple(skip)
-    options = PruneOptions(
-        default=None if ratio is None else LayerPruning(ratio, ascend_optimized),
-        skip=dict.fromkeys(names, "it is skipped on request"),
-        importance=_importance(importance, data),
-        saving=saving,
-    )
+    chosen = _importance(importance, data)
+    if config is not None:
+        beside = {"ratio": ratio is not None, "saving": saving is not None}
+        refuse_beside_config("config", {**beside, "ascend_optimized": ascend_optimized, "skip": names})
+        options = PruneOptions(importance=chosen)
+    else:
+        _check_amount(ratio, saving, data)
+        options = PruneOptions(
+            default=None if ratio is None else LayerPruning(ratio, ascend_optimized),
+            skip=dict.fromkeys(names, "it is skipped on request"),
+            importance=chosen,
+            saving=saving,
+        )
     given = _given(data, recover, progress)
     recover = given.data is not None if recover is None else recover
     proto, base_dir = load_source(model)
@@ -92,14 +104,20 @@ def prune(
     with blaming_illegal_models(proto, base_dir):
         _check_names(proto, base_dir, names)
         (feed,) = first_feeds(proto, base_dir, given.data, 1) or [sample_feed(proto, base_dir, input_shapes or {})]
-        result = _pruned(proto, base_dir, feed, options, given, recover=recover)
-    return replace(result, source=source_files(model, proto, base_dir))
+        shapes = tensor_shapes(proto, base_dir, feed)
+        notes: tuple[str, ...] = ()
+        if config is not None:
+            resolved = configure_pruning(proto, base_dir, shapes, config)
+            options, notes = prune_options(resolved, chosen), pruning_notes(resolved)
+        result = _pruned(proto, base_dir, shapes, options, given, recover=recover)
+    report = replace(result.report, notes=(*result.report.notes, *notes))
+    return replace(result, report=report, source=source_files(model, proto, base_dir))
 
 
 def _check_amount(ratio: float | None, saving: float | None, data: Any) -> None:
     if (ratio is None) == (saving is None):
         raise UsageError(
-            "give either ratio, a share of every layer's channels, or saving, a share of the multiply-adds"
+            "give one of ratio (a share of each layer's channels), saving (a share of the multiply-adds) and config"
         )
     for name, value in (("ratio", ratio), ("saving", saving)):
         if value is not None and not 0 < value < 1:
@@ -179,9 +197,8 @@ def restore_pruned(
 
 
 def _pruned(
-    proto: ModelProto, base_dir: Path | None, feed: Feed, options: PruneOptions, given: PruneData, *, recover: bool
+    proto: ModelProto, base_dir: Path | None, shapes: Shapes, options: PruneOptions, given: PruneData, *, recover: bool
 ) -> PruneResult:
-    shapes = tensor_shapes(proto, base_dir, feed)
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
     plans = _plans(prunable, proto, base_dir, shapes, options, given)
     removed = {plan.group.name: plan.removed for plan in plans if plan.removed.size}

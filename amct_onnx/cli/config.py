@@ -8,11 +8,15 @@ from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any
 
+from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.api.configured import Configured, configure
 from amct_onnx.api.source import blaming_illegal_models, load_source
+from amct_onnx.cli.config_retrain import show_retrain
 from amct_onnx.cli.console import Console
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerConfig, TensorOptions, WeightOptions
 from amct_onnx.config.layer_options import DEFAULT_ORIGIN
+from amct_onnx.config.load import read_config
+from amct_onnx.config.retrain import is_retrain_config
 
 _GLOBALS = ("batch_num", "activation_offset", "joint_quant", "do_fusion", "force_fp16_quant", "skip_fusion_layers")
 _SHOWN_APART = {"algorithm", "bits", "symmetric"}
@@ -20,6 +24,11 @@ _SHOWN_APART = {"algorithm", "bits", "symmetric"}
 
 def run_show(arguments: argparse.Namespace, console: Console) -> int:
     """Show what a config says about each layer of a model."""
+    text = read_config(arguments.file)
+    if is_retrain_config(text):
+        shapes = parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
+        show_retrain(text, arguments.file, arguments.model, console, shapes)
+        return 0
     proto, base_dir = load_source(arguments.model)
     with blaming_illegal_models(proto, base_dir):
         found = configure(proto, base_dir, arguments.file)

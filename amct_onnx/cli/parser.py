@@ -213,8 +213,13 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     parser = commands.add_parser("prune", parents=[common], help="take the least important channels out of a model")
     parser.add_argument("model", type=Path, metavar="MODEL", help="the float model (.onnx)")
     _add_output(parser)
+    parser.add_argument("--ratio", type=float, metavar="SHARE", help="share of each layer's output channels that goes")
     parser.add_argument(
-        "--ratio", type=float, required=True, metavar="SHARE", help="share of each layer's output channels that goes"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="an AMCT retrain config (.cfg) with a prune_config; takes the place of --ratio, --ascend-optimized and "
+        "--skip",
     )
     parser.add_argument("--ascend-optimized", action="store_true", help="leave a multiple of 16 channels")
     parser.add_argument(
@@ -277,6 +282,7 @@ def _add_config(commands: argparse._SubParsersAction, common: argparse.ArgumentP
     show = actions.add_parser("show", parents=[common], help="show what it says about each layer of a model, and where")
     show.add_argument("file", type=Path, metavar="CFG", help="a simple config (.cfg) or a JSON config")
     show.add_argument("--model", type=Path, metavar="MODEL", required=True, help="the model it is for")
+    _add_input_shape(show)
     _add_json(show)
     show.set_defaults(run=config.run_show)
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.api import PruneReport, PruneResult, prune, restore_pruned
+from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.api.prune_result import ENDINGS, GroupSummary
 from amct_onnx.api.result import SavedFiles
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import show_files
+from amct_onnx.errors import UsageError
 from amct_onnx.record import load_record
 
 _NAMED = 3
@@ -21,15 +23,22 @@ _NAMED = 3
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Choose channels, take them out, save, report."""
-    check_outputs(prefixed_paths(arguments.output, ENDINGS), [arguments.model])
+    inputs = [arguments.config] if arguments.config else []
+    if arguments.config:
+        flags = {"--ratio": arguments.ratio is not None, "--ascend-optimized": arguments.ascend_optimized}
+        refuse_beside_config("--config", {**flags, "--skip": arguments.skip})
+    elif arguments.ratio is None:
+        raise UsageError("give --ratio, the share of each layer's output channels that goes, or --config")
+    check_outputs(prefixed_paths(arguments.output, ENDINGS), [arguments.model, *inputs])
     result = prune(
         arguments.model,
+        config=arguments.config,
         ratio=arguments.ratio,
         ascend_optimized=arguments.ascend_optimized,
         skip=arguments.skip,
         input_shapes=_shapes(arguments),
     )
-    _show(console, result, result.save(arguments.output))
+    _show(console, result, result.save(arguments.output, protect=inputs))
     return 0
 
 

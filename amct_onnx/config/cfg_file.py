@@ -35,7 +35,7 @@ def parse_cfg(text: str, source: str) -> Request:
         types=_overrides(root, "override_layer_types", "layer_type"),
         layers=_overrides(root, "override_layer_configs", "layer_name"),
         inputs=inputs,
-        findings=(*_problems(root), *input_findings, *_notices(root)),
+        findings=(*problem_findings(root), *input_findings, *_notices(root)),
     )
 
 
@@ -93,7 +93,8 @@ def _inputs(root: Block) -> tuple[tuple[InputWish, ...], list[Finding]]:
     return tuple(found), findings
 
 
-def _problems(root: Block) -> Iterator[Finding]:
+def problem_findings(root: Block) -> Iterator[Finding]:
+    """What the reader found wrong in a text."""
     for problem in root.all_problems():
         severity = Severity.WARNING if problem.warning else Severity.ERROR
         yield Finding(problem.line, "", problem.message, severity)

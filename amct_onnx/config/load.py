@@ -15,17 +15,20 @@ from amct_onnx.prototext import TextError, decode
 
 def load_request(path: str | os.PathLike[str]) -> Request:
     """Read a config file, a simple config (.cfg) or a JSON one; see :func:`parse_request`."""
+    return parse_request(read_config(path), source=os.fspath(path))
+
+
+def read_config(path: str | os.PathLike[str]) -> str:
+    """The text of a config file; raises :class:`ConfigError` where it cannot be read or is no text."""
     name = os.fspath(path)
     try:
-        data = Path(path).read_bytes()
+        return decode(Path(path).read_bytes())
     except OSError as fault:
         raise ConfigError(f"{name} cannot be read: {fault.strerror}; give the path of a config file") from fault
     except ValueError as fault:
         raise ConfigError(f"{name!r} cannot be read: {fault}; give the path of a config file") from fault
-    try:
-        return parse_request(decode(data), source=name)
     except TextError as fault:
-        raise _located(name, fault) from None
+        raise located(name, fault) from None
 
 
 def parse_request(text: str, *, source: str = "<text>") -> Request:
@@ -43,7 +46,7 @@ def parse_request(text: str, *, source: str = "<text>") -> Request:
             return parse_json(text, source)
         return parse_cfg(text, source)
     except TextError as fault:
-        raise _located(source, fault) from None
+        raise located(source, fault) from None
 
 
 def arguments_request(
@@ -68,5 +71,6 @@ def arguments_request(
     )
 
 
-def _located(source: str, fault: TextError) -> ConfigError:
+def located(source: str, fault: TextError) -> ConfigError:
+    """The error for a text that is no config."""
     return ConfigError(f"{source}, line {fault.line}, column {fault.column}: {fault.message}")

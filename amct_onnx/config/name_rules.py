@@ -39,7 +39,7 @@ class _Rules:
 
     def skipped(self, names: Iterable[Named]) -> Iterator[Finding]:
         names = tuple(names)
-        yield from _doubled(names, "skip_layers")
+        yield from doubled(names, "skip_layers")
         for name, line in names:
             if name in self.facts.refused:
                 message = f"skip_layers names it, but it stays float anyway: {self.facts.refused[name]}"
@@ -49,7 +49,7 @@ class _Rules:
 
     def overridden(self, names: Iterable[Named]) -> Iterator[Finding]:
         names = tuple(names)
-        yield from _doubled(names, "override_layer_configs")
+        yield from doubled(names, "override_layer_configs")
         for name, line in names:
             if name in self.facts.refused:
                 message = f"the layer cannot be quantized: {self.facts.refused[name]}; delete its block"
@@ -76,7 +76,7 @@ class _Rules:
 
     def types(self, names: Iterable[Named], where: str) -> Iterator[Finding]:
         names = tuple(names)
-        yield from _doubled(names, where)
+        yield from doubled(names, where)
         for name, line in names:
             if name not in self.facts.layer_types:
                 near = get_close_matches(name, self.facts.layer_types, n=1)
@@ -85,7 +85,7 @@ class _Rules:
 
     def fusing(self, names: Iterable[Named]) -> Iterator[Finding]:
         names = tuple(names)
-        yield from _doubled(names, "skip_fusion_layers")
+        yield from doubled(names, "skip_fusion_layers")
         for name, line in names:
             op_type = self.facts.nodes.get(name)
             if op_type is None:
@@ -114,7 +114,8 @@ class _Rules:
                 yield Finding(line, entry.node, message + "from 0; correct it")
 
 
-def _doubled(names: Iterable[Named], where: str) -> Iterator[Finding]:
+def doubled(names: Iterable[Named], where: str) -> Iterator[Finding]:
+    """Names that stand in a list more than once."""
     seen: dict[str, int | None] = {}
     for name, line in names:
         if name in seen:

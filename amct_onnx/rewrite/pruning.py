@@ -139,13 +139,19 @@ def _check_free(flow: Flow, units: LabelArray, record: PruneRecord, source: str)
 
 
 def _check_followers(prunable: Prunable, units: LabelArray, record: PruneRecord, source: str) -> None:
-    """Every node that the record names must lose the very channels that it says."""
+    """Every node that the record names must be there, and lose the very channels that it says."""
+    nodes = {str(node.name) for graph in prunable.model.graphs() for node in graph.nodes}
     readers: dict[str, list[LabelArray]] = {}
     for producer in prunable.flow.producers:
         readers.setdefault(f"producer {producer.node.name}", []).append(producer.labels)
     for reader in prunable.flow.readers:
         readers.setdefault(f"consumer {reader.node.name}", []).append(reader.labels)
     for role, _, node in record.nodes():
+        if node.name not in nodes:
+            raise RecordError(
+                f"{source}: prune_record of '{record.producers[0].name}': {role} '{node.name}' is no node of the "
+                "model; apply the record to the model that it was made for"
+            )
         wanted = node.prune_index
         if wanted is None or f"{role} {node.name}" not in readers:
             continue

@@ -1,12 +1,27 @@
 """AMCT's functions under their own names: a user's own loop calibrates the model.
 
 Order of use: :func:`create_quant_config`; with balancing :func:`quantize_preprocess` and runs of its model;
-:func:`quantize_model` and ``batch_num`` runs of its model under ``amct_onnx.AMCT_SO``; :func:`save_model`.
+:func:`quantize_model` and ``batch_num`` runs of its model under ``amct_onnx.AMCT_SO``; :func:`save_model`. For pruning:
+:func:`create_prune_retrain_model`, training elsewhere, :func:`save_prune_retrain_model`.
 """
 
 from amct_onnx.api.drop_in.config import create_quant_config
 from amct_onnx.api.drop_in.prepare import quantize_model, quantize_preprocess
+from amct_onnx.api.drop_in.prune import (
+    create_prune_retrain_model,
+    restore_prune_retrain_model,
+    save_prune_retrain_model,
+)
 from amct_onnx.api.drop_in.save import save_model
 from amct_onnx.api.drop_in.session import amct_session_options
 
-__all__ = ["amct_session_options", "create_quant_config", "quantize_model", "quantize_preprocess", "save_model"]
+__all__ = [
+    "amct_session_options",
+    "create_prune_retrain_model",
+    "create_quant_config",
+    "quantize_model",
+    "quantize_preprocess",
+    "restore_prune_retrain_model",
+    "save_model",
+    "save_prune_retrain_model",
+]

@@ -1,0 +1,63 @@
+"""Weights from a file in place of a model's own."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amct_onnx.errors import DataError, ModelError
+from amct_onnx.graph import BuiltModel, read_model
+from amct_onnx.graph.parts import Constant
+from amct_onnx.graph.weights import StoredValues, Values
+
+
+def with_weights(built: BuiltModel, path: Path) -> BuiltModel:
+    """The model with the weights that a file holds by name.
+
+    Args:
+        built: the model.
+        path: an .npz file, or an .onnx file.
+
+    Raises:
+        DataError: the file cannot be read, or a weight of it is not the model's, in name, shape or type.
+    """
+    weights = _read(path)
+    for name, values in weights.items():
+        if name not in built.values:
+            near = get_close_matches(name, built.values, n=1)
+            remedy = f"did you mean '{near[0]}'?" if near else "give the weights of the pruned model, by their names"
+            raise DataError(f"{path}: it holds '{name}', which is no weight of the pruned model; {remedy}")
+        own = built.values[name]
+        wanted, found = (tuple(own.shape), own.dtype), (tuple(values.shape), values.dtype)
+        if wanted != found:
+            raise DataError(
+                f"{path}: '{name}' is {_words(*found)}, but the pruned model has {_words(*wanted)}; give the weights "
+                "of the model that was pruned by this record"
+            )
+    replaced = {name: Constant(name, values) for name, values in weights.items()}
+    return replace(built, values={**built.values, **replaced})
+
+
+def _read(path: Path) -> dict[str, Values]:
+    if path.suffix == ".onnx":
+        try:
+            proto, base_dir = read_model(path)
+        except ModelError as fault:
+            raise DataError(str(fault)) from fault
+        return {tensor.name: StoredValues(tensor, base_dir) for tensor in proto.graph.initializer}
+    try:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except OSError as fault:
+        raise DataError(f"{path} cannot be read: {fault.strerror or fault}; give an .npz or .onnx file") from fault
+    except (ValueError, EOFError, zipfile.BadZipFile) as fault:
+        raise DataError(f"{path} is no file of arrays by name ({fault}); give an .npz or .onnx file") from fault
+
+
+def _words(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    return f"{'x'.join(map(str, shape)) or 'a scalar'} {dtype}"

@@ -1,0 +1,74 @@
+"""A model and a retrain config brought together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from onnx import ModelProto
+
+from amct_onnx.analyse.pruning.configurable import retrain_facts
+from amct_onnx.analyse.pruning.cost import Shapes
+from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.api.source import Source, blaming_illegal_models, load_source
+from amct_onnx.config.retrain import RetrainConfig, RetrainRequest, load_retrain_request, resolve_retrain
+from amct_onnx.errors import ConfigError
+from amct_onnx.rewrite.pruning import open_prunable
+
+PruneConfigSource: TypeAlias = str | os.PathLike[str] | RetrainRequest | RetrainConfig
+
+
+def resolve_prune_config(
+    model: Source, config: PruneConfigSource, *, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> RetrainConfig:
+    """Resolve an AMCT retrain config for a model.
+
+    Args:
+        model: path of an ONNX file, or a ModelProto (not changed).
+        config: path of a simple config, or one read by :mod:`amct_onnx.config.retrain`.
+        input_shapes: input -> sizes to take for the free ones while following channels.
+
+    Raises:
+        ConfigError: the config cannot be read, breaks a rule, or does not fit the model.
+    """
+    proto, base_dir = load_source(model)
+    with blaming_illegal_models(proto, base_dir):
+        shapes = tensor_shapes(proto, base_dir, sample_feed(proto, base_dir, input_shapes or {}))
+        return configure_pruning(proto, base_dir, shapes, config)
+
+
+def configure_pruning(
+    proto: ModelProto, base_dir: Path | None, shapes: Shapes, config: PruneConfigSource
+) -> RetrainConfig:
+    """Resolve a config for a model whose tensors have these sizes; see :func:`resolve_prune_config`."""
+    request = config if isinstance(config, RetrainRequest | RetrainConfig) else load_retrain_request(config)
+    facts = retrain_facts(open_prunable(proto, base_dir, shapes))
+    if isinstance(request, RetrainRequest):
+        return resolve_retrain(request, facts)
+    differing = request.layers.keys() ^ facts.layers.keys()
+    if differing:
+        raise ConfigError(
+            f"{request.source or 'the config'} was resolved for another model: only one of them has layer "
+            f"'{min(differing)}'; resolve it for this model"
+        )
+    return request
+
+
+def pruning_notes(config: RetrainConfig) -> tuple[str, ...]:
+    """What a report should say of a config: its warnings, and what of it is not done."""
+    return tuple(_notes(config))
+
+
+def _notes(config: RetrainConfig) -> Iterator[str]:
+    yield from (f"{config.source}, {finding}" for finding in config.warnings)
+    if sparse := config.sparse():
+        yield f"{config.source}: 4:2 sparsity of {_layers(sparse)} is not applied yet; weights stay as they are"
+    if quantized := config.quantized():
+        yield f"{config.source}: quantization of {_layers(quantized)} is not applied; quantize the pruned model"
+
+
+def _layers(names: Mapping[str, object] | Sequence[str]) -> str:
+    first = next(iter(names))
+    return f"'{first}'" if len(names) == 1 else f"{len(names)} layers, first '{first}',"

@@ -1,0 +1,79 @@
+"""What ``amct_onnx config show`` says of a retrain config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from amct_onnx.api.prune_config import pruning_notes, resolve_prune_config
+from amct_onnx.cli.console import Console
+from amct_onnx.config.retrain import LayerRetrain, RetrainConfig, parse_retrain_request
+
+
+def show_retrain(
+    text: str, file: Path, model: Path, console: Console, shapes: Mapping[str, Sequence[int]] | None
+) -> None:
+    """Show what a retrain config says about each layer of a model."""
+    config = resolve_prune_config(model, parse_retrain_request(text, source=str(file)), input_shapes=shapes)
+    console.result({"config": str(file), "model": str(model), **as_data(config)})
+    if console.as_json:
+        return
+    headers = ("layer", "type", "channels pruned", "quantized", "set by", "channels shared with")
+    console.table(headers, [_row(name, layer) for name, layer in config.layers.items()])
+    pruned = sum(layer.pruning is not None for layer in config.layers.values())
+    console.say(f"{pruned} of {len(config.layers)} layers are to be pruned")
+    for note in pruning_notes(config):
+        console.say(f"warning: {note}")
+
+
+def _row(name: str, layer: LayerRetrain) -> tuple[str, ...]:
+    return (
+        name,
+        layer.op_type,
+        pruning_text(layer),
+        quantization_text(layer),
+        "; ".join(f"{part}: {place}" for part, place in layer.origins.items()),
+        ", ".join(layer.shares),
+    )
+
+
+def pruning_text(layer: LayerRetrain) -> str:
+    """How a layer is pruned, or why not."""
+    if layer.pruning is not None:
+        aligned = ", a multiple of 16 stays" if layer.pruning.ascend_optimized else ""
+        return f"{layer.pruning.ratio:g}{aligned}"
+    if layer.sparsity is not None:
+        return f"4:2 sparsity ({layer.sparsity.n_out_of_m}, every {layer.sparsity.update_freq} batches), not applied"
+    return f"no: {layer.why_whole}"
+
+
+def quantization_text(layer: LayerRetrain) -> str:
+    """How training quantizes a layer, or why not."""
+    if layer.why_float:
+        return f"no: {layer.why_float}"
+    parts = []
+    if layer.data is not None:
+        low, high = layer.data.clip_min, layer.data.clip_max
+        bounds = "" if high is None else f", from {low:g} to {high:g}"
+        parts.append(f"data ulq_quantize, {layer.data.bits} bits{bounds}")
+    if layer.weight is not None:
+        scales = "per channel" if layer.weight.channel_wise else "one scale"
+        parts.append(f"weights {layer.weight.algorithm}, {layer.weight.bits} bits, {scales}")
+    return "; ".join(parts) + "; not applied"
+
+
+def as_data(config: RetrainConfig) -> dict[str, Any]:
+    """A resolved config as plain data; the schema stands in docs/json.md."""
+    return {
+        "settings": {"batch_num": config.batch_num, "force_fp16_quant": config.force_fp16_quant},
+        "layers": [_layer_data(name, layer) for name, layer in config.layers.items()],
+        "warnings": list(pruning_notes(config)),
+    }
+
+
+def _layer_data(name: str, layer: LayerRetrain) -> dict[str, Any]:
+    data = {"name": name, **asdict(layer)}
+    del data["skipped"]  # why_whole says it
+    return data

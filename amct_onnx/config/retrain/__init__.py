@@ -1,0 +1,27 @@
+"""AMCT's simple config of quantization-aware training and pruning (``AMCTRetrainConfig``).
+
+:func:`load_retrain_request` reads one, :func:`resolve_retrain` fits it to the facts about a model.
+"""
+
+from amct_onnx.config.retrain.cfg_file import is_retrain_config, load_retrain_request, parse_retrain_request
+from amct_onnx.config.retrain.facts import RetrainFacts, TrainableLayer
+from amct_onnx.config.retrain.options import DataQuant, FilterPruning, SelectivePruning, WeightQuant
+from amct_onnx.config.retrain.plan import LayerRetrain, RetrainConfig
+from amct_onnx.config.retrain.request import RetrainRequest
+from amct_onnx.config.retrain.resolve import resolve_retrain
+
+__all__ = [
+    "DataQuant",
+    "FilterPruning",
+    "LayerRetrain",
+    "RetrainConfig",
+    "RetrainFacts",
+    "RetrainRequest",
+    "SelectivePruning",
+    "TrainableLayer",
+    "WeightQuant",
+    "is_retrain_config",
+    "load_retrain_request",
+    "parse_retrain_request",
+    "resolve_retrain",
+]

@@ -1,0 +1,96 @@
+"""Blocks of a retrain config -> what they ask for."""
+
+from __future__ import annotations
+
+from amct_onnx.config.retrain.options import DataQuant, FilterPruning, Pruning, SelectivePruning, WeightQuant
+from amct_onnx.config.retrain.request import Asked, Wishes
+from amct_onnx.config.shorten import shortest
+from amct_onnx.findings import Finding
+from amct_onnx.prototext import Block
+
+PRUNE, DATA, WEIGHT = "prune_config", "retrain_data_quant_config", "retrain_weight_quant_config"
+
+
+class BlockReader:
+    """Reads blocks; what is wrong with them is collected in ``findings``."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def wishes(self, block: Block, where: str = "") -> Wishes:
+        """The parts of a block.
+
+        Args:
+            block: the whole config, or the entry of a type or layer.
+            where: what holds them; empty for the whole config.
+        """
+        prune, data, weight = (block.get(name) for name in (PRUNE, DATA, WEIGHT))
+        return Wishes(
+            prune=None if prune is None else self._placed(self._pruning(prune), prune, where or PRUNE),
+            data=None if data is None else self._placed(self._data(data), data, where or DATA),
+            weight=None if weight is None else self._placed(self._weight(weight), weight, where or WEIGHT),
+        )
+
+    def fault(self, line: int | None, message: str) -> None:
+        """Note what is wrong."""
+        self.findings.append(Finding(line, "", message))
+
+    @staticmethod
+    def _placed(options: object, block: Block, where: str) -> Asked:  # type: ignore[type-arg]
+        return Asked(options, where, block.line)
+
+    def _pruning(self, block: Block) -> Pruning:
+        selective: Block | None = block.get("n_out_of_m_pruner")
+        if selective is not None:
+            return self._selective(selective)
+        filters: Block | None = block.get("filter_pruner")
+        inner: Block | None = None if filters is None else filters.get("balanced_l2_norm_filter_prune")
+        if inner is None:
+            wanted = "filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: 0.2 } }"
+            self.fault(block.line, f"prune_config names no algorithm; write {wanted}")
+            return SelectivePruning()
+        ratio = inner.get("prune_ratio")
+        if ratio is not None and not 0 < ratio < 1:
+            line = inner.line_of("prune_ratio")
+            self.fault(line, f"prune_ratio is {ratio:g}, but it lies between 0 and 1; correct it")
+        aligned = inner.get("ascend_optimized")
+        return FilterPruning(ratio=shortest(ratio or 0.0), ascend_optimized=True if aligned is None else aligned)
+
+    def _selective(self, block: Block) -> SelectivePruning:
+        inner: Block | None = block.get("l1_selective_prune")
+        if inner is None:
+            self.fault(block.line, "n_out_of_m_pruner names no algorithm; write l1_selective_prune {} into it")
+            return SelectivePruning()
+        default = SelectivePruning()
+        return SelectivePruning(
+            n_out_of_m=inner.get("n_out_of_m_type") or default.n_out_of_m,
+            update_freq=inner.get("update_freq") or default.update_freq,
+        )
+
+    def _data(self, block: Block) -> DataQuant:
+        inner: Block | None = block.get("ulq_quantize")
+        if inner is None:
+            self.fault(block.line, f"{DATA} names no algorithm; write ulq_quantize {{}} into it")
+            return DataQuant()
+        self._check_width(inner)
+        clip: Block | None = inner.get("clip_max_min")
+        high, low = (None, None) if clip is None else (clip.get("clip_max"), clip.get("clip_min"))
+        if clip is not None and high is not None and not 0 < high < float("inf"):
+            self.fault(clip.line_of("clip_max"), f"clip_max is {high:g}, but it is a number above 0; correct it")
+        if clip is not None and low is not None and not float("-inf") < low < 0:
+            self.fault(clip.line_of("clip_min"), f"clip_min is {low:g}, but it is a number below 0; correct it")
+        return DataQuant(clip_max=high, clip_min=low, fixed_min=inner.get("fixed_min"))
+
+    def _weight(self, block: Block) -> WeightQuant:
+        algorithm = next((name for name in ("arq_retrain", "ulq_retrain") if name in block.fields), None)
+        if algorithm is None:
+            self.fault(block.line, f"{WEIGHT} names no algorithm; write arq_retrain {{}} or ulq_retrain {{}} into it")
+            return WeightQuant(algorithm="arq_retrain")
+        inner: Block = block.get(algorithm)
+        self._check_width(inner)
+        return WeightQuant(algorithm=algorithm, channel_wise=inner.get("channel_wise"))
+
+    def _check_width(self, block: Block) -> None:
+        width = block.get("dst_type")
+        if width not in (None, "INT8"):
+            self.fault(block.line_of("dst_type"), f"dst_type is {width}, but training quantizes to INT8; correct it")

@@ -1,0 +1,42 @@
+"""What resolving a retrain config asks of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainableLayer:
+    """One layer.
+
+    Attributes:
+        op_type: its ONNX operator.
+        kernel_rank: spatial dimensions of its kernel; None for layers without one.
+        stays: why none of its output channels may go; empty where some may.
+        shares: the other layers whose channels go with its own.
+        per_channel: whether its weights may have one scale per output channel.
+    """
+
+    op_type: str
+    kernel_rank: int | None = None
+    stays: str = ""
+    shares: tuple[str, ...] = ()
+    per_channel: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainFacts:
+    """One model.
+
+    Attributes:
+        layers: its layers by name, in graph order.
+        nodes: the operator of every node, by name.
+        layer_types: every operator whose layers can be quantized, in this model or in another.
+        prunable_types: those among them that can be pruned.
+    """
+
+    layers: Mapping[str, TrainableLayer]
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    layer_types: tuple[str, ...] = ()
+    prunable_types: tuple[str, ...] = ()

@@ -1,0 +1,87 @@
+"""A retrain config resolved against a model: what happens to every layer, and which line says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from amct_onnx.config.retrain.options import DataQuant, FilterPruning, SelectivePruning, WeightQuant
+from amct_onnx.errors import ConfigError
+from amct_onnx.findings import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRetrain:
+    """One layer.
+
+    Attributes:
+        op_type: its ONNX operator.
+        pruning: how its output channels are pruned; None: they stay.
+        sparsity: how its weights are thinned out; None: they stay. Not applied yet.
+        skipped: the list that leaves it out of pruning, and its line; empty where none does.
+        why_whole: why it is neither pruned nor thinned out; empty where it is.
+        data, weight: how training quantizes it; None: it stays float. Not applied yet.
+        why_float: why it is not quantized; empty where it is.
+        origins: ``prune``, ``data`` and ``weight`` -> where the choice stands.
+        shares: the other layers whose channels go with its own.
+    """
+
+    op_type: str
+    pruning: FilterPruning | None = None
+    sparsity: SelectivePruning | None = None
+    skipped: str = ""
+    why_whole: str = ""
+    data: DataQuant | None = None
+    weight: WeightQuant | None = None
+    why_float: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    shares: tuple[str, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainConfig:
+    """Everything that a retrain config says about one model; nothing in it is inherited any more.
+
+    Attributes:
+        layers: every layer, by name, in graph order.
+        batch_num: number of batches for quantization; not used yet.
+        force_fp16_quant: whether scales are rounded to float16; not used yet.
+        asks_pruning: whether it has a block that prunes channels, for whatever layer.
+        source: the file.
+        warnings: what reading and resolving found.
+    """
+
+    layers: Mapping[str, LayerRetrain]
+    batch_num: int = 1
+    force_fp16_quant: bool = False
+    asks_pruning: bool = True
+    source: str = field(default="", compare=False)
+    warnings: tuple[Finding, ...] = field(default=(), compare=False)
+
+    def pruned(self) -> dict[str, FilterPruning]:
+        """The layers whose channels are pruned.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        found = {name: layer.pruning for name, layer in self.layers.items() if layer.pruning is not None}
+        if found:
+            return found
+        if self.asks_pruning:
+            reasons = dict.fromkeys(layer.why_whole for layer in self.layers.values() if layer.why_whole)
+            why = "; ".join(list(reasons)[:3]) or "the model has no layer"
+            raise ConfigError(f"{self.source} leaves no layer to prune ({why}); skip fewer, or override others")
+        if self.sparse():
+            raise ConfigError(
+                f"{self.source} asks for 4:2 sparsity alone (n_out_of_m_pruner), which is not applied yet; "
+                "add a filter_pruner to prune channels"
+            )
+        raise ConfigError(f"{self.source} holds no prune_config, neither for all layers nor in an override; add one")
+
+    def sparse(self) -> dict[str, SelectivePruning]:
+        """The layers whose weights are thinned out."""
+        return {name: layer.sparsity for name, layer in self.layers.items() if layer.sparsity is not None}
+
+    def quantized(self) -> tuple[str, ...]:
+        """The layers that training quantizes."""
+        return tuple(name for name, layer in self.layers.items() if layer.data is not None or layer.weight is not None)

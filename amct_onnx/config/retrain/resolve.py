@@ -1,0 +1,123 @@
+"""A retrain request and the facts about a model -> one resolved config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from amct_onnx.config.retrain.facts import RetrainFacts, TrainableLayer
+from amct_onnx.config.retrain.layer_types import layer_type
+from amct_onnx.config.retrain.name_rules import name_findings
+from amct_onnx.config.retrain.options import FilterPruning, Pruning, SelectivePruning, WeightQuant
+from amct_onnx.config.retrain.plan import LayerRetrain, RetrainConfig
+from amct_onnx.config.retrain.request import Asked, RetrainRequest, Wishes
+from amct_onnx.config.retrain.skipping import dead_overrides, skipped_by
+from amct_onnx.errors import ConfigError
+from amct_onnx.findings import Finding, Severity, raise_findings
+
+T = TypeVar("T")
+
+
+def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConfig:
+    """Resolve a retrain config for a model.
+
+    Raises:
+        ConfigError: one that lists everything that is wrong with the config, alone or with this model.
+    """
+    findings = [*request.findings, *name_findings(request, facts), *dead_overrides(request, facts)]
+    findings += [*_scale_findings(request, facts), *_unmoved(request, facts)]
+    findings.sort(key=lambda finding: finding.line or 0)
+    raise_findings(ConfigError, request.source, findings)
+    blocks = [request.of_all, *(wishes for _, wishes in (*request.types, *request.layers))]
+    asked = [wishes.prune.options for wishes in blocks if wishes.prune is not None]
+    return RetrainConfig(
+        layers={name: _layer(name, layer, request, facts) for name, layer in facts.layers.items()},
+        batch_num=request.batch_num,
+        force_fp16_quant=request.force_fp16_quant,
+        asks_pruning=any(isinstance(options, FilterPruning) for options in asked),
+        source=request.source,
+        warnings=tuple(dict.fromkeys(findings)),
+    )
+
+
+def _layer(name: str, layer: TrainableLayer, request: RetrainRequest, facts: RetrainFacts) -> LayerRetrain:
+    # Each part comes from the first block that gives it: the layer's own, its type's, the global one.
+    chain = [*_blocks_of(name, layer, request, facts), request.of_all]
+    prune = _first([wishes.prune for wishes in chain])
+    skipped = skipped_by(name, request.prune_skips, facts)
+    why_whole = skipped or _why_whole(layer, prune, facts)
+    data, weight = _first([wishes.data for wishes in chain]), _first([wishes.weight for wishes in chain])
+    why_float = skipped_by(name, request.quant_skips, facts)
+    if data is None and weight is None:
+        why_float = why_float or "no block quantizes it"
+    if why_float:
+        data = weight = None
+    if why_whole:
+        prune = None
+    parts = {"prune": prune, "data": data, "weight": weight}
+    pruning = None if prune is None else prune.options
+    return LayerRetrain(
+        op_type=layer.op_type,
+        pruning=pruning if isinstance(pruning, FilterPruning) else None,
+        sparsity=pruning if isinstance(pruning, SelectivePruning) else None,
+        skipped=skipped,
+        why_whole=why_whole,
+        data=None if data is None else data.options,
+        weight=None if weight is None else _fitting(weight.options, layer),
+        why_float=why_float,
+        origins={part: asked.origin for part, asked in parts.items() if asked is not None},
+        shares=layer.shares,
+    )
+
+
+def _blocks_of(name: str, layer: TrainableLayer, request: RetrainRequest, facts: RetrainFacts) -> Iterator[Wishes]:
+    """The blocks that name a layer or its type, the strongest first."""
+    yield from (wishes for named, wishes in request.layers if named.name == name)
+    for named, wishes in request.types:
+        found = layer_type(named.name, facts)
+        if found is not None and found.holds(layer):
+            yield wishes
+
+
+def _first(parts: list[Asked[T] | None]) -> Asked[T] | None:
+    return next((part for part in parts if part is not None), None)
+
+
+def _why_whole(layer: TrainableLayer, asked: Asked[Pruning] | None, facts: RetrainFacts) -> str:
+    """Why a layer that is not skipped stays as it is; empty where it does not."""
+    if layer.op_type not in facts.prunable_types:
+        return f"a {layer.op_type} is not pruned"
+    if asked is None:
+        return "no block prunes it"
+    return layer.stays if isinstance(asked.options, FilterPruning) else ""
+
+
+def _fitting(weight: WeightQuant, layer: TrainableLayer) -> WeightQuant:
+    """One scale where the layer's type has no other; else one per channel unless it is said."""
+    wanted = True if weight.channel_wise is None else weight.channel_wise
+    return replace(weight, channel_wise=wanted and layer.per_channel)
+
+
+def _scale_findings(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:
+    """What blocks of layers and types ask for that their layers cannot have; global blocks leave it out."""
+    for is_type, entries in ((True, request.types), (False, request.layers)):
+        for named, wishes in entries:
+            if wishes.weight is None or not wishes.weight.options.channel_wise:
+                continue
+            found = layer_type(named.name, facts) if is_type else None
+            for name, layer in facts.layers.items():
+                is_meant = name == named.name if not is_type else found is not None and found.holds(layer)
+                if is_meant and not layer.per_channel:
+                    message = f"channel_wise: true is not possible for a {layer.op_type}; write false"
+                    yield Finding(wishes.weight.line, named.name, message)
+                    break
+
+
+def _unmoved(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:
+    """Blocks that prune a layer all of whose channels must stay."""
+    for named, wishes in request.layers:
+        layer = facts.layers.get(named.name)
+        if layer is not None and layer.stays and wishes.prune and isinstance(wishes.prune.options, FilterPruning):
+            message = f"none of its channels can go: {layer.stays}; its prune_config has no effect"
+            yield Finding(wishes.prune.line, named.name, message, Severity.WARNING)

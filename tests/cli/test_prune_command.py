@@ -1,0 +1,276 @@
+"""`prune`, `apply` of a prune record, and `config show` of a retrain config, as a hostile user runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from amct_onnx.cli import main
+from tests.models import normal, parse, run
+
+NET = parse(
+    "[first] a = Conv(x, w1) [relu] b = Relu(a) [second] c = Conv(b, w2) [last] y = Conv(c, w3)",
+    "float[n,3,8,8] x",
+    "float[n,4,8,8] y",
+    {"w1": normal(8, 3, 1, 1), "w2": normal(16, 8, 1, 1), "w3": normal(4, 16, 1, 1)},
+)
+OTHER = parse(
+    "[first] a = Conv(x, w1) [relu] b = Relu(a) [second] c = Conv(b, w2) [last] y = Conv(c, w3)",
+    "float[n,3,8,8] x",
+    "float[n,4,8,8] y",
+    {"w1": normal(8, 3, 1, 1, seed=9), "w2": normal(16, 8, 1, 1), "w3": normal(4, 16, 1, 1)},
+)
+CFG = """# half, but for one layer
+prune_config { filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: 0.5 ascend_optimized: False } } }
+regular_prune_skip_layers: "second"
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with a model, another of the same structure, a config, and a prune record."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(NET, "m.onnx")
+    onnx.save(OTHER, "other.onnx")
+    Path("my.cfg").write_text(CFG)
+    assert main(["prune", "m.onnx", "--ratio", "0.5", "-o", "done", "--quiet"]) == 0
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def sizes(path: str) -> dict[str, int]:
+    return {tensor.name: tensor.dims[0] for tensor in onnx.load(path).graph.initializer}
+
+
+def fails(capsys, folder: Path, command: list[str], words: str) -> None:
+    """The command ends with 2 and one message, and leaves all files as they were."""
+    before = contents(folder)
+    capsys.readouterr()
+    assert main(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(words, err), err
+    assert "Traceback" not in err
+    assert len([line for line in err.splitlines() if "error: " in line]) == 1
+    assert contents(folder) == before
+
+
+def test_a_config_decides(here, capsys) -> None:
+    assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", "out/m"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "second: regular_prune_skip_layers, line 3, skips 'second'" in out
+    assert sizes("out/m_pruned_model.onnx") == {"w1": 4, "w2": 16, "w3": 4}
+    assert run(here / "out/m_pruned_model.onnx", {"x": normal(2, 3, 8, 8)})[0].shape == (2, 4, 8, 8)
+
+
+def test_the_record_of_a_config_replays(here) -> None:
+    assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", "out/m"]) == 0
+    assert main(["apply", "m.onnx", "--record", "out/m_record.txt", "-o", "again/m"]) == 0
+    pruned = [(here / folder / "m_pruned_model.onnx").read_bytes() for folder in ("out", "again")]
+    assert pruned[0] == pruned[1]
+
+
+def test_same_inputs_same_bytes(here) -> None:
+    for folder in ("one", "two"):
+        assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", f"{folder}/m"]) == 0
+    assert contents(here / "one") == contents(here / "two")
+
+
+def test_json(here, capsys) -> None:
+    (here / "my.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
+    assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", "out/m", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown) == {"groups", "before", "after", "notes", "fitted", "files"}
+    assert shown["files"] == {"pruned": "out/m_pruned_model.onnx", "record": "out/m_record.txt"}
+    assert {group["layers"][0]: (group["channels"], group["removed"]) for group in shown["groups"]} == {
+        "first": (8, 4),
+        "second": (16, 0),
+        "last": (4, 0),
+    }
+    parameters = [sum(np.prod(shape) for shape in ((n, 3), (16, n), (4, 16))) for n in (8, 4)]
+    assert [shown[when]["parameters"] for when in ("before", "after")] == parameters
+    assert shown["notes"] == [
+        "my.cfg: quantization of 3 layers, first 'first', is not applied; quantize the pruned model"
+    ]
+
+
+class TestConfigShow:
+    COMMAND = ("config", "show", "my.cfg", "--model", "m.onnx")
+
+    def test_rows(self, here, capsys) -> None:
+        assert main([*self.COMMAND]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        for words in (
+            r"first +Conv +0\.5 +no: no block quantizes it +prune: prune_config, line 2",
+            r"second +Conv +no: regular_prune_skip_layers, line 3",
+            r"last +Conv +no: it is the model's output 'y'",
+            "1 of 3 layers are to be pruned",
+        ):
+            assert re.search(words, out), words
+
+    def test_everything_else(self, here, capsys) -> None:
+        (here / "my.cfg").write_text("""
+            prune_config { n_out_of_m_pruner { l1_selective_prune { update_freq: 3 } } }
+            override_layer_configs {
+              layer_name: "first"
+              prune_config { filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: 0.25 } } }
+              retrain_data_quant_config { ulq_quantize { clip_max_min { clip_max: 6.0 clip_min: -5.0 } } }
+            }
+            retrain_weight_quant_config { ulq_retrain {} }
+            quant_skip_layers: "last"
+        """)
+        assert main([*self.COMMAND]) == 0
+        out = capsys.readouterr().out
+        for words in (
+            r"first +Conv +0\.25, a multiple of 16 stays +data ulq_quantize, 8 bits, from -5 to 6; weights "
+            r"ulq_retrain, 8 bits, per channel; not applied +prune: override_layer_configs \"first\", line 5; data: ",
+            r"second +Conv +4:2 sparsity \(M4N2, every 3 batches\), not applied +weights",
+            r"last .* no: quant_skip_layers, line 9",
+            "warning: my.cfg: 4:2 sparsity of 2 layers, first 'second', is not applied yet",
+        ):
+            assert re.search(words, out), words
+
+    def test_json(self, here, capsys) -> None:
+        assert main([*self.COMMAND, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert set(shown) == {"config", "model", "settings", "layers", "warnings"}
+        first, second, _ = shown["layers"]
+        assert (first["pruning"], first["why_whole"]) == ({"ratio": 0.5, "ascend_optimized": False}, "")
+        assert first["origins"] == {"prune": "prune_config, line 2"}
+        assert (second["pruning"], second["why_whole"]) == (None, "regular_prune_skip_layers, line 3")
+
+    def test_faults(self, here, capsys) -> None:
+        (here / "my.cfg").write_text(CFG.replace("second", "secnd"))
+        fails(capsys, here, [*self.COMMAND], r'^error: my\.cfg, line 3, "secnd": .*did you mean "second"\?')
+
+
+PRUNE = ["prune", "m.onnx", "-o", "out/m"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], r"give --ratio.* or --config"),
+        *((["--ratio", value], rf"ratio is {value}.*above 0 and below 1") for value in ("0.0", "1.0", "1.5", "nan")),
+        (["--ratio=-0.5"], r"ratio is -0\.5"),
+        (["--ratio", "half"], r"--ratio: invalid float value"),
+        (["--ratio", "0.5", "--skip", "secnd"], r"'secnd'"),
+        (["--ratio", "0.5", "--input-shape", "x"], r"input shape 'x' is not of the form"),
+        (["--config", "my.cfg", "--ratio", "0.5"], "--config and --ratio exclude each other"),
+        (["--config", "my.cfg", "--ascend-optimized"], "--config and --ascend-optimized exclude each other"),
+        (["--config", "my.cfg", "--skip", "second"], "--config and --skip exclude each other"),
+        (["--config", "no.cfg"], r"no\.cfg cannot be read: No such file"),
+        (["--config", "m.onnx"], r"m\.onnx, line 1.*(zero byte|not UTF-8)"),
+        (["--ratio", "0.001"], "no channel of the model can be pruned"),
+    ],
+)
+def test_bad_arguments(here, capsys, arguments: list[str], words: str) -> None:
+    fails(capsys, here, [*PRUNE, *arguments], words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CFG.replace("0.5", "5"), r"my\.cfg, line 2: prune_ratio is 5, but it lies between 0 and 1"),
+        ("", r"my\.cfg holds no prune_config"),
+        ("common_config { ifmr_quantize {} }", r"my\.cfg, line 1: unknown field common_config"),
+        ("prune_config {", r"my\.cfg, line 1, column 1: .*never closed"),
+        ('{"version": 1}', r"my\.cfg: this is JSON"),
+        ("prune_config { n_out_of_m_pruner { l1_selective_prune {} } }", "asks for 4:2 sparsity alone"),
+    ],
+)
+def test_bad_configs(here, capsys, text: str, words: str) -> None:
+    (here / "my.cfg").write_text(text)
+    fails(capsys, here, [*PRUNE, "--config", "my.cfg"], words)
+
+
+def test_quantize_says_where_a_retrain_config_belongs(here, capsys) -> None:
+    np.savez("feed.npz", x=normal(1, 3, 8, 8))
+    command = ["quantize", "m.onnx", "--data", "feed.npz", "-o", "out/m", "--config", "my.cfg"]
+    fails(capsys, here, command, r"my\.cfg is a config of pruning.*amct_onnx prune")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model at all"])
+def test_no_model(here, capsys, content: bytes | None) -> None:
+    if content is not None:
+        (here / "x.onnx").write_bytes(content)
+    words = "No such file" if content is None else "no ONNX graph|not an ONNX model"
+    fails(capsys, here, ["prune", "x.onnx", "--ratio", "0.5", "-o", "out/m"], rf"x\.onnx.*({words})")
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "prefix", "taken"),
+    [
+        ("m_pruned_model.onnx", None, "m", "m_pruned_model.onnx"),
+        ("m_record.txt", None, "m", "m_record.txt"),
+        ("m.onnx", "m_record.txt", "m", "m_record.txt"),
+        ("m.onnx", None, "out/", "no file name"),
+        ("m.onnx", None, "m.onnx/m", r"m\.onnx: cannot write"),
+    ],
+)
+def test_inputs_are_never_overwritten(here, capsys, model: str, config: str | None, prefix: str, taken: str) -> None:
+    onnx.save(NET, model)
+    if config:
+        (here / config).write_text(CFG)
+    how = ["--config", config] if config else ["--ratio", "0.5"]
+    fails(capsys, here, ["prune", model, *how, "-o", prefix], taken)
+
+
+def test_external_weights_are_never_overwritten(here, capsys) -> None:
+    # Saving with external weights changes the model that is saved.
+    onnx.save(deepcopy(NET), "big.onnx", save_as_external_data=True, location="m_record.txt", size_threshold=0)
+    fails(capsys, here, ["prune", "big.onnx", "--ratio", "0.5", "-o", "m"], "m_record.txt: this output would overwrite")
+
+
+class TestRecords:
+    """`apply` of a prune record."""
+
+    def edit(self, old: str, new: str) -> None:
+        path = Path("done_record.txt")
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def refuses(self, capsys, folder: Path, words: str, model: str = "m.onnx") -> None:
+        fails(capsys, folder, ["apply", model, "--record", "done_record.txt", "-o", "out/m"], words)
+
+    def test_of_another_model(self, here, capsys) -> None:
+        self.refuses(capsys, here, r"done_record\.txt.*other", "other.onnx")
+
+    @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+    def test_truncated(self, here, capsys, share: float) -> None:
+        path = here / "done_record.txt"
+        text = path.read_text()
+        path.write_text(text[: int(len(text) * share)])
+        self.refuses(capsys, here, r"done_record\.txt, line \d+, column \d+: .*")
+
+    def test_a_layer_that_is_not_there(self, here, capsys) -> None:
+        self.edit('name: "first"', 'name: "frist"')
+        self.refuses(capsys, here, r"done_record\.txt: .*'frist' is no layer of the model")
+
+    def test_a_consumer_that_is_not_there(self, here, capsys) -> None:
+        self.edit('name: "last"', 'name: "lost"')
+        self.refuses(capsys, here, r"done_record\.txt: .*'lost'")
+
+    def test_a_channel_beyond_the_count(self, here, capsys) -> None:
+        text = Path("done_record.txt").read_text()
+        index = re.search(r"ints: (\d+)", text)
+        assert index
+        self.edit(index[0], "ints: 99")
+        self.refuses(capsys, here, r"99")
+
+    def test_a_prefix_that_names_the_model(self, here, capsys) -> None:
+        onnx.save(NET, "m_pruned_model.onnx")
+        command = ["apply", "m_pruned_model.onnx", "--record", "done_record.txt", "-o", "m"]
+        fails(capsys, here, command, "would overwrite an input")
