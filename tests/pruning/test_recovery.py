@@ -1,0 +1,172 @@
+"""Pruned models after layers were fitted again, against the float model in onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+import amct_onnx
+from amct_onnx.analyse.pruning.rows import LayerView
+from amct_onnx.errors import DataError, RecordError, UsageError
+from tests.models import Array, imported, node_named, normal, parse, run
+
+
+def low_rank(out: int, inner: int, kernel: int, rank: int, seed: int) -> Array:
+    """Filters that are mixtures of a few, so that some channels can be made up for by others."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(out, rank)) @ rng.normal(size=(rank, inner * kernel * kernel))
+    return (mixed / np.sqrt(rank * inner)).reshape(out, inner, kernel, kernel).astype(np.float32)
+
+
+def network() -> ModelProto:
+    return parse(
+        """[first] s = Conv<pads = [1,1,1,1]>(x, w, b) [second] t = Conv<pads = [1,1,1,1], strides = [2,2]>(s, v)
+           r = Relu(t) [third] u = Conv(r, k, c) p = GlobalAveragePool(u) f = Flatten(p)
+           [last] y = Gemm<transB = 1>(f, g, h)""",
+        "float[n,3,12,12] x",
+        "float[n,5] y",
+        {
+            "w": low_rank(16, 3, 3, 6, 1),
+            "b": normal(16, seed=2),
+            "v": low_rank(12, 16, 3, 12, 3),
+            "k": low_rank(16, 12, 1, 12, 4),
+            "c": normal(16, seed=5),
+            "g": normal(5, 16, seed=6),
+            "h": normal(5, seed=7),
+        },
+    )
+
+
+def feeds(count: int = 12, seed: int = 0) -> list[dict[str, Array]]:
+    return [{"x": normal(4, 3, 12, 12, seed=seed + index)} for index in range(count)]
+
+
+def error(first: ModelProto, second: ModelProto) -> float:
+    noise = signal = 0.0
+    for fed in feeds(6, seed=100):
+        want, got = run(first, fed)[0], run(second, fed)[0]
+        noise += float(np.square(want - got).sum())
+        signal += float(np.square(want - want.mean(axis=0)).sum())
+    return noise / signal
+
+
+def test_channels_that_others_make_up_for_go_without_loss() -> None:
+    # Of 16 linear mixtures of 6, ten are superfluous once the reader is fitted again.
+    source = network()
+    skip = ["second", "third"]
+    plain = amct_onnx.prune(source, ratio=0.5, skip=skip)
+    fitted = amct_onnx.prune(source, feeds(), ratio=0.5, skip=skip)
+    assert "second" in fitted.report.fitted
+    assert error(source, fitted.model.to_proto()) < 0.05 * error(source, plain.model.to_proto())
+
+
+@pytest.mark.parametrize("importance", ["l2", "energy", "reconstruction"])
+def test_fitting_helps_whatever_ranks_the_channels(importance: str) -> None:
+    source = network()
+    plain = amct_onnx.prune(source, feeds(), ratio=0.3, importance=importance, recover=False)
+    fitted = amct_onnx.prune(source, feeds(), ratio=0.3, importance=importance)
+    assert error(source, fitted.model.to_proto()) < 0.5 * error(source, plain.model.to_proto())
+
+
+def test_a_saving_is_reached() -> None:
+    source = network()
+    result = amct_onnx.prune(source, feeds(), saving=0.3)
+    left = result.report.after.multiply_adds / result.report.before.multiply_adds
+    assert 0.55 < left <= 0.72
+    assert error(source, result.model.to_proto()) < 0.5
+
+
+def test_the_same_call_gives_the_same_bytes() -> None:
+    first, second = (amct_onnx.prune(network(), feeds(), ratio=0.3) for _ in range(2))
+    assert first.model.to_proto().SerializeToString() == second.model.to_proto().SerializeToString()
+
+
+def test_a_product_with_a_bias_behind_it_is_fitted() -> None:
+    source = parse(
+        """[first] s = MatMul(x, w) t = Add(s, b) r = Relu(t) [second] u = MatMul(r, v) y = Add(c, u)""",
+        "float[n,7,6] x",
+        "float[n,7,4] y",
+        {"w": normal(6, 16), "b": normal(16, seed=1) + 2, "v": normal(16, 4, seed=2), "c": normal(4, seed=3)},
+    )
+    data = [{"x": normal(8, 7, 6, seed=index)} for index in range(8)]
+    plain, fitted = (amct_onnx.prune(source, data, ratio=0.25, recover=recover) for recover in (False, True))
+    fed = {"x": normal(8, 7, 6, seed=50)}
+    want = run(source, fed)[0]
+    losses = [np.square(run(result.model.to_proto(), fed)[0] - want).mean() for result in (plain, fitted)]
+    assert losses[1] < 0.3 * losses[0]
+
+
+def test_a_fitted_model_is_not_replayed_from_its_source(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    amct_onnx.prune(tmp_path / "m.onnx", feeds(), ratio=0.3).save(tmp_path / "p")
+    with pytest.raises(RecordError, match="weights were modified"):
+        amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "p_record.txt")
+    again = amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "p_record.txt", structure_only=True)
+    shapes = [
+        {entry.name: tuple(entry.dims) for entry in proto.graph.initializer}
+        for proto in (again.model.to_proto(), onnx.load(tmp_path / "p_pruned_model.onnx"))
+    ]
+    assert {name: shapes[1][name] for name in shapes[0]} == shapes[0]
+
+
+def test_a_plain_record_is_replayed_to_the_same_bytes(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    amct_onnx.prune(tmp_path / "m.onnx", ratio=0.3).save(tmp_path / "a")
+    amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "a_record.txt").save(tmp_path / "b")
+    assert (tmp_path / "a_pruned_model.onnx").read_bytes() == (tmp_path / "b_pruned_model.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ratio": 0.3, "saving": 0.2}, "one of ratio"),
+        ({}, "one of ratio"),
+        ({"ratio": 1.5}, "above 0 and below 1"),
+        ({"saving": 0.2}, "found from data"),
+        ({"ratio": 0.3, "importance": "energy"}, "taken from data"),
+        ({"ratio": 0.3, "importance": "size"}, "choose from l2, energy, reconstruction"),
+        ({"ratio": 0.3, "recover": True}, "fits layers on data"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        amct_onnx.prune(network(), **options)  # type: ignore[arg-type]
+
+
+def test_data_must_last() -> None:
+    with pytest.raises(DataError, match="walked once"):
+        amct_onnx.prune(network(), iter(feeds()), ratio=0.3)
+
+
+VIEWS = {
+    "convolution": (
+        "Conv<pads = [1,0,2,1], strides = [2,1], dilations = [1,2]>(x, w)",
+        normal(6, 4, 3, 2),
+        (2, 4, 9, 8),
+    ),
+    "same padding": ('Conv<auto_pad = "SAME_UPPER", strides = [2,2]>(x, w)', normal(6, 4, 3, 3), (2, 4, 9, 8)),
+    "groups": ("Conv<group = 2>(x, w)", normal(6, 2, 3, 3), (2, 4, 5, 6)),
+    "one dimension": ("Conv<pads = [1,1]>(x, w)", normal(6, 4, 3), (2, 4, 9)),
+    "Gemm": ("Gemm(x, w)", normal(4, 6), (5, 4)),
+    "turned Gemm": ("Gemm<transB = 1>(x, w)", normal(6, 4), (5, 4)),
+    "product": ("MatMul(x, w)", normal(4, 6), (2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_rows_times_weight_are_the_results(name: str) -> None:
+    call, weight, shape = VIEWS[name]
+    sizes = ",".join(map(str, shape))
+    proto = parse(f"[layer] y = {call}", f"float[{sizes}] x", "float y", {"w": weight})
+    x = normal(*shape, seed=9)
+    view = LayerView(node_named(imported(proto), "layer"))
+    y = run(proto, {"x": x})[0]
+    rows, results = view.rows(x, y, np.random.default_rng(0))
+    made = np.einsum("ngc,grc->ngr", rows, view.weight(weight))
+    np.testing.assert_allclose(made, results, atol=1e-4)
+    np.testing.assert_array_equal(view.stored(view.weight(weight), weight.shape), weight)
+    assert len(rows) == results.shape[0] == y.size // results[0].size
