@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 
 from amct_onnx.config.cfg_file import problem_findings
-from amct_onnx.config.load import located, read_config
 from amct_onnx.config.request import Named
 from amct_onnx.config.retrain.blocks import DATA, PRUNE, WEIGHT, BlockReader
 from amct_onnx.config.retrain.request import RetrainRequest, Skips, Wishes
+from amct_onnx.config.text_file import located, read_config
 from amct_onnx.errors import ConfigError
 from amct_onnx.proto.retrain_config_onnx import AMCTRetrainConfig
 from amct_onnx.prototext import Block, Source, TextError, message_spec, read_text
