@@ -76,19 +76,12 @@ def prune(
         AmctError: see :mod:`amct_onnx.errors`.
     """
     names = (skip,) if isinstance(skip, str) else tuple(skip)
-    if config is not None:
-        refuse_beside_config(
-            "config", {"ratio": ratio is not None, "ascend_optimized": ascend_optimized, "skip": names}
-        )
-        options = PruneOptions(importance=_importance(importance, data))
-    elif ratio is None or not 0 < ratio < 1:
-        raise UsageError(f"ratio is {ratio}; give the share of channels that goes, above 0 and below 1, or a config")
+    kind = _importance(importance, data)
+    if config is None:
+        options = _options(ratio, ascend_optimized, names, kind)
     else:
-        options = PruneOptions(
-            default=LayerPruning(ratio, ascend_optimized),
-            skip=dict.fromkeys(names, "it is skipped on request"),
-            importance=_importance(importance, data),
-        )
+        given_too = {"ratio": ratio is not None, "ascend_optimized": ascend_optimized, "skip": names}
+        refuse_beside_config("config", given_too)
     given = _given(data, recover, progress)
     proto, base_dir = load_source(model)
     refuse_compressed(proto)
@@ -99,10 +92,18 @@ def prune(
         notes: tuple[str, ...] = ()
         if config is not None:
             resolved = configure_pruning(proto, base_dir, shapes, config)
-            options, notes = prune_options(resolved, options.importance), pruning_notes(resolved)
+            options, notes = prune_options(resolved, kind), pruning_notes(resolved)
         result = _pruned(proto, base_dir, shapes, options, given)
     report = replace(result.report, notes=(*result.report.notes, *notes))
     return replace(result, report=report, source=source_files(model, proto, base_dir))
+
+
+def _options(ratio: float | None, ascend_optimized: bool, skip: Collection[str], kind: Importance) -> PruneOptions:
+    """The choices of arguments."""
+    if ratio is None or not 0 < ratio < 1:
+        raise UsageError(f"ratio is {ratio}; give the share of channels that goes, above 0 and below 1, or a config")
+    reasons = dict.fromkeys(skip, "it is skipped on request")
+    return PruneOptions(default=LayerPruning(ratio, ascend_optimized), skip=reasons, importance=kind)
 
 
 def _importance(wanted: Importance | str | None, data: Any) -> Importance:

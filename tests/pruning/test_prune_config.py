@@ -126,6 +126,14 @@ def test_what_is_not_done_is_said() -> None:
     assert reasons["mid"] == "'mid' is to be thinned out 4:2 instead, which is not done yet"
 
 
+def test_with_data_channels_are_chosen_by_it_and_the_rest_is_fitted() -> None:
+    feeds = [{"x": normal(4, 3, 8, 8, seed=seed)} for seed in range(3)]
+    text = filters(0.25) + "regular_prune_skip_types: 'ConvTranspose'"
+    result = prune(CHAIN, feeds, config=parse_retrain_request(text))
+    assert channels(result) == {"stem": 48, "up": 32, "mid": 36, "head": 5}
+    assert result.report.fitted
+
+
 class TestPublishedExamples:
     """With real names in place of the placeholders."""
 
