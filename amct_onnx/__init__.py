@@ -19,6 +19,7 @@ from amct_onnx.api import (
     prune,
     quantize,
     resolve_config,
+    resolve_prune_config,
     restore_pruned,
     save_calibration,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "quantize_model",
     "quantize_preprocess",
     "resolve_config",
+    "resolve_prune_config",
     "restore_prune_retrain_model",
     "restore_pruned",
     "save_calibration",

@@ -1,6 +1,10 @@
-"""Shapes of inputs as a command line spells them."""
+"""Shapes of inputs as a command line spells them, and whether a model can have them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import ModelProto
 
 from amct_onnx.errors import UsageError
 
@@ -25,6 +29,21 @@ def parse_input_shape(text: str) -> dict[str, tuple[int, ...]]:
     if not shapes:
         raise UsageError("no input shape was given; write name:1,3,224,224, with ; between inputs")
     return shapes
+
+
+def check_input_shapes(proto: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
+    """Raise :class:`UsageError` for a shape that no input of the model can have."""
+    inputs = {info.name: info.type.tensor_type for info in proto.graph.input}
+    for name, sizes in fed.items():
+        if name not in inputs:
+            raise UsageError(f"input shape: '{name}' is no input of the model; its inputs are {', '.join(inputs)}")
+        if not inputs[name].HasField("shape"):
+            continue
+        dims = inputs[name].shape.dim
+        fixed = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
+        if len(fixed) != len(sizes) or any(want not in (None, have) for want, have in zip(fixed, sizes, strict=True)):
+            shown = ", ".join("?" if size is None else str(size) for size in fixed)
+            raise UsageError(f"input shape: {list(sizes)} does not fit input '{name}' of shape [{shown}]")
 
 
 def _size(text: str, name: str) -> int:

@@ -7,6 +7,7 @@ from amct_onnx.api.configured import resolve_config
 from amct_onnx.api.deploy_check import check_deploy
 from amct_onnx.api.inspection import Inspection, NodeFacts, inspect
 from amct_onnx.api.prune import prune, restore_pruned
+from amct_onnx.api.prune_config import resolve_prune_config
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report, SavedFiles, TrialResult
 
@@ -31,6 +32,7 @@ __all__ = [
     "prune",
     "quantize",
     "resolve_config",
+    "resolve_prune_config",
     "restore_pruned",
     "save_calibration",
 ]

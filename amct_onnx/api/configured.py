@@ -13,9 +13,7 @@ from onnx import ModelProto
 from amct_onnx.analyse.configurable import model_facts
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source
-from amct_onnx.config import ModelFacts, QuantConfig, Request, parse_request, resolve
-from amct_onnx.config.load import read_config
-from amct_onnx.config.retrain import is_retrain_config
+from amct_onnx.config import ModelFacts, QuantConfig, Request, load_request, resolve
 from amct_onnx.errors import ConfigError, UsageError
 from amct_onnx.rewrite import Prepared, prepare
 
@@ -53,21 +51,11 @@ def configure(proto: ModelProto, base_dir: Path | None, config: ConfigSource) ->
         facts = model_facts(prepared.model)
         _check_resolved(config, facts)
         return Configured(prepared, facts, config)
-    request = config if isinstance(config, Request) else _load(config)
+    request = config if isinstance(config, Request) else load_request(config)
     names = tuple(named.name for named in request.skip_fusion_layers)
     prepared = prepare(proto, base_dir, do_fusion=request.value("do_fusion", True), skip_fusion=names)
     facts = model_facts(prepared.model)
     return Configured(prepared, facts, resolve(request, facts))
-
-
-def _load(path: str | os.PathLike[str]) -> Request:
-    text, name = read_config(path), os.fspath(path)
-    if is_retrain_config(text):
-        raise ConfigError(
-            f"{name} is a config of pruning and training (prune_config, retrain_*), and quantizing takes a "
-            "calibration config; give it to `amct_onnx prune`"
-        )
-    return parse_request(text, source=name)
 
 
 def _check_resolved(config: QuantConfig, facts: ModelFacts) -> None:

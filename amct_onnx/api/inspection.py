@@ -12,8 +12,8 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.body_statistics import can_watch
+from amct_onnx.analyse.input_shapes import check_input_shapes
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source
-from amct_onnx.errors import UsageError
 from amct_onnx.graph import Node, Tensor
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.shapes import infer_shapes
@@ -98,23 +98,9 @@ def inspect(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | None =
     """
     proto, base_dir = load_source(model)
     fed = dict(input_shapes or {})
-    _check_shapes(proto, fed)
+    check_input_shapes(proto, fed)
     with blaming_illegal_models(proto, base_dir):
         return _inspect(proto, base_dir, fed)
-
-
-def _check_shapes(proto: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
-    inputs = {info.name: info.type.tensor_type for info in proto.graph.input}
-    for name, sizes in fed.items():
-        if name not in inputs:
-            raise UsageError(f"input shape: '{name}' is no input of the model; its inputs are {', '.join(inputs)}")
-        if not inputs[name].HasField("shape"):
-            continue
-        dims = inputs[name].shape.dim
-        fixed = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
-        if len(fixed) != len(sizes) or any(want not in (None, have) for want, have in zip(fixed, sizes, strict=True)):
-            shown = ", ".join("?" if size is None else str(size) for size in fixed)
-            raise UsageError(f"input shape: {list(sizes)} does not fit input '{name}' of shape [{shown}]")
 
 
 def _inspect(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequence[int]]) -> Inspection:

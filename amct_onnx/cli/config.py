@@ -15,8 +15,8 @@ from amct_onnx.cli.config_retrain import show_retrain
 from amct_onnx.cli.console import Console
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerConfig, TensorOptions, WeightOptions
 from amct_onnx.config.layer_options import DEFAULT_ORIGIN
-from amct_onnx.config.load import read_config
 from amct_onnx.config.retrain import is_retrain_config
+from amct_onnx.config.text_file import read_config
 
 _GLOBALS = ("batch_num", "activation_offset", "joint_quant", "do_fusion", "force_fp16_quant", "skip_fusion_layers")
 _SHOWN_APART = {"algorithm", "bits", "symmetric"}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from amct_onnx import __version__
+from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, prune, quantize, record
 from amct_onnx.cli.data_flags import add_data_flags
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
@@ -215,6 +216,23 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     _add_output(parser)
     parser.add_argument("--ratio", type=float, metavar="SHARE", help="share of each layer's output channels that goes")
     parser.add_argument(
+        "--saving",
+        type=float,
+        metavar="SHARE",
+        help="share of the model's multiply-adds that goes; how much of each layer is found from --data",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="PATH",
+        help="sample data, as for quantize: channels are ranked by it, and layers that lose inputs fitted again",
+    )
+    parser.add_argument(
+        "--importance",
+        choices=[importance.value for importance in Importance],
+        help="how channels are ranked (default: l2; with --data reconstruction)",
+    )
+    parser.add_argument("--no-recover", action="store_true", help="with --data: leave the layers' weights as they are")
+    parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
@@ -225,7 +243,7 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer's channels whole (repeatable)"
     )
-    _add_input_shape(parser)
+    add_data_flags(parser)
     _add_json(parser)
     parser.set_defaults(run=prune.run)
 

@@ -14,6 +14,7 @@ from amct_onnx.api.prune_result import ENDINGS, GroupSummary
 from amct_onnx.api.result import SavedFiles
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
+from amct_onnx.cli.data_flags import feeds_from
 from amct_onnx.cli.report import show_files
 from amct_onnx.errors import UsageError
 from amct_onnx.record import load_record
@@ -23,23 +24,35 @@ _NAMED = 3
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Choose channels, take them out, save, report."""
-    inputs = [arguments.config] if arguments.config else []
-    if arguments.config:
-        flags = {"--ratio": arguments.ratio is not None, "--ascend-optimized": arguments.ascend_optimized}
-        refuse_beside_config("--config", {**flags, "--skip": arguments.skip})
-    elif arguments.ratio is None:
-        raise UsageError("give --ratio, the share of each layer's output channels that goes, or --config")
+    _check_amount(arguments)
+    feeds = feeds_from(arguments) if arguments.data else None
+    inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
     check_outputs(prefixed_paths(arguments.output, ENDINGS), [arguments.model, *inputs])
     result = prune(
         arguments.model,
         config=arguments.config,
+        data=feeds,
         ratio=arguments.ratio,
+        saving=arguments.saving,
         ascend_optimized=arguments.ascend_optimized,
         skip=arguments.skip,
-        input_shapes=_shapes(arguments),
+        importance=arguments.importance,
+        recover=False if arguments.no_recover else None,
+        input_shapes=None if feeds else _shapes(arguments),
+        progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
     _show(console, result, result.save(arguments.output, protect=inputs))
     return 0
+
+
+def _check_amount(arguments: argparse.Namespace) -> None:
+    """One thing must say how much goes."""
+    if arguments.config:
+        amounts = {"--ratio": arguments.ratio is not None, "--saving": arguments.saving is not None}
+        flags = {"--ascend-optimized": arguments.ascend_optimized, "--skip": arguments.skip}
+        refuse_beside_config("--config", {**amounts, **flags})
+    elif (arguments.ratio is None) == (arguments.saving is None):
+        raise UsageError("give --ratio (a share of each layer's channels), --saving (of the multiply-adds) or --config")
 
 
 def run_restore(arguments: argparse.Namespace, console: Console) -> int:
@@ -101,6 +114,8 @@ def _show(console: Console, result: PruneResult, paths: SavedFiles) -> None:
         if console.verbose:
             console.say(f"  {_names(group.layers)}: {group.channels} -> {group.channels - group.removed}")
     _show_left(console, [group for group in report.groups if not group.removed])
+    if report.fitted:
+        console.say(f"fitted {len(report.fitted)} layers to the float model's results")
     mixing = {name: None for group in pruned for name in group.approximate}
     if mixing:
         console.say(f"note: {_names(mixing)} mix channels, so results change for those that stay, too")

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from amct_onnx.config.cfg_file import parse_cfg
 from amct_onnx.config.json_file import parse_json
 from amct_onnx.config.request import Named, Request, Setting
+from amct_onnx.config.retrain.cfg_file import is_retrain_config
+from amct_onnx.config.text_file import located, read_config
 from amct_onnx.errors import ConfigError
-from amct_onnx.prototext import TextError, decode
+from amct_onnx.prototext import TextError
 
 
 def load_request(path: str | os.PathLike[str]) -> Request:
     """Read a config file, a simple config (.cfg) or a JSON one; see :func:`parse_request`."""
-    return parse_request(read_config(path), source=os.fspath(path))
-
-
-def read_config(path: str | os.PathLike[str]) -> str:
-    """The text of a config file; raises :class:`ConfigError` where it cannot be read or is no text."""
-    name = os.fspath(path)
-    try:
-        return decode(Path(path).read_bytes())
-    except OSError as fault:
-        raise ConfigError(f"{name} cannot be read: {fault.strerror}; give the path of a config file") from fault
-    except ValueError as fault:
-        raise ConfigError(f"{name!r} cannot be read: {fault}; give the path of a config file") from fault
-    except TextError as fault:
-        raise located(name, fault) from None
+    text, name = read_config(path), os.fspath(path)
+    if is_retrain_config(text):
+        raise ConfigError(
+            f"{name} is a config of pruning and training (prune_config, retrain_*), and quantizing takes a "
+            "calibration config; give it to `amct_onnx prune`"
+        )
+    return parse_request(text, source=name)
 
 
 def parse_request(text: str, *, source: str = "<text>") -> Request:
@@ -69,8 +63,3 @@ def arguments_request(
         },
         skip_layers=tuple(Named(name, None) for name in names),
     )
-
-
-def located(source: str, fault: TextError) -> ConfigError:
-    """The error for a text that is no config."""
-    return ConfigError(f"{source}, line {fault.line}, column {fault.column}: {fault.message}")

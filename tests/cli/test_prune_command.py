@@ -150,6 +150,11 @@ class TestConfigShow:
         assert first["origins"] == {"prune": "prune_config, line 2"}
         assert (second["pruning"], second["why_whole"]) == (None, "regular_prune_skip_layers, line 3")
 
+    def test_free_sizes_can_be_given(self, here, capsys) -> None:
+        assert main([*self.COMMAND, "--input-shape", "x:5,3,8,8"]) == 0
+        assert "1 of 3 layers are to be pruned" in capsys.readouterr().out
+        fails(capsys, here, [*self.COMMAND, "--input-shape", "x:1,3"], r"\[1, 3\] does not fit input 'x'")
+
     def test_faults(self, here, capsys) -> None:
         (here / "my.cfg").write_text(CFG.replace("second", "secnd"))
         fails(capsys, here, [*self.COMMAND], r'^error: my\.cfg, line 3, "secnd": .*did you mean "second"\?')
@@ -167,6 +172,8 @@ PRUNE = ["prune", "m.onnx", "-o", "out/m"]
         (["--ratio", "half"], r"--ratio: invalid float value"),
         (["--ratio", "0.5", "--skip", "secnd"], r"'secnd'"),
         (["--ratio", "0.5", "--input-shape", "x"], r"input shape 'x' is not of the form"),
+        (["--ratio", "0.5", "--input-shape", "z:1,3,8,8"], "'z' is no input of the model"),
+        (["--ratio", "0.5", "--input-shape", "x:1,3"], r"\[1, 3\] does not fit input 'x'"),
         (["--config", "my.cfg", "--ratio", "0.5"], "--config and --ratio exclude each other"),
         (["--config", "my.cfg", "--ascend-optimized"], "--config and --ascend-optimized exclude each other"),
         (["--config", "my.cfg", "--skip", "second"], "--config and --skip exclude each other"),
@@ -199,6 +206,11 @@ def test_quantize_says_where_a_retrain_config_belongs(here, capsys) -> None:
     np.savez("feed.npz", x=normal(1, 3, 8, 8))
     command = ["quantize", "m.onnx", "--data", "feed.npz", "-o", "out/m", "--config", "my.cfg"]
     fails(capsys, here, command, r"my\.cfg is a config of pruning.*amct_onnx prune")
+
+
+@pytest.mark.parametrize("shape", ["z:1,3,8,8", "x:1,3", "x:1,4,8,8"])
+def test_the_groups_are_shown_for_shapes_that_inputs_can_have(here, capsys, shape: str) -> None:
+    fails(capsys, here, ["inspect", "m.onnx", "--prune", "--input-shape", shape], "input shape: ")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no model at all"])

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from amct_onnx import ConfigError, NothingToCompressError, PruneResult, UsageError, prune
-from amct_onnx.api.prune_config import resolve_prune_config
+from amct_onnx import ConfigError, NothingToCompressError, PruneResult, UsageError, prune, resolve_prune_config
 from amct_onnx.config.retrain import FilterPruning, parse_retrain_request
 from tests.config.retrain_examples import EXAMPLES, with_names
 from tests.models import normal, parse
@@ -110,7 +109,7 @@ def test_a_depthwise_convolution_goes_with_the_channels_it_reads() -> None:
     )
     result = pruned(model, filters(0.5) + of_layer("deep", filters(0.25)))
     assert channels(result) == {"first": 4, "deep": 4, "last": 4}
-    assert any("it makes no channels of its own" in note for note in result.report.notes)
+    assert any("its channels go with those that it reads" in note for note in result.report.notes)
 
 
 def test_what_is_not_done_is_said() -> None:
@@ -125,6 +124,14 @@ def test_what_is_not_done_is_said() -> None:
     )
     reasons = {group.layers[0]: group.reason for group in result.report.groups}
     assert reasons["mid"] == "'mid' is to be thinned out 4:2 instead, which is not done yet"
+
+
+def test_with_data_channels_are_chosen_by_it_and_the_rest_is_fitted() -> None:
+    feeds = [{"x": normal(4, 3, 8, 8, seed=seed)} for seed in range(3)]
+    text = filters(0.25) + "regular_prune_skip_types: 'ConvTranspose'"
+    result = prune(CHAIN, feeds, config=parse_retrain_request(text))
+    assert channels(result) == {"stem": 48, "up": 32, "mid": 36, "head": 5}
+    assert result.report.fitted
 
 
 class TestPublishedExamples:

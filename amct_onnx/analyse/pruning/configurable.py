@@ -33,20 +33,22 @@ def prune_options(config: RetrainConfig, importance: Importance) -> PruneOptions
 
 
 def _layer(node: Node, group: Group | None) -> TrainableLayer:
-    spec = spec_of(node)
-    stays = ""
-    if group is None:
-        stays = "it makes no channels of its own"
-    elif not group.is_free.any():
-        stays = group.reason
+    stays = _why_none(node) if group is None else "" if group.is_free.any() else group.reason
     others = () if group is None else tuple(str(producer.node.name) for producer in group.producers)
     return TrainableLayer(
         op_type=str(node.op),
         kernel_rank=_kernel_rank(node),
         stays=stays,
         shares=tuple(name for name in others if name != node.name),
-        per_channel=spec.per_channel,
+        per_channel=spec_of(node).per_channel,
     )
+
+
+def _why_none(node: Node) -> str:
+    """Why no channels of a layer have been followed."""
+    if int(node.attrs.get("group", 1)) > 1:
+        return "its channels go with those that it reads"
+    return "its channels cannot be followed: its weight is computed, or it lies in a control-flow body"
 
 
 def _kernel_rank(node: Node) -> int | None:

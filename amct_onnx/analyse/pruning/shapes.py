@@ -11,6 +11,7 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, iterate_feeds
+from amct_onnx.analyse.input_shapes import check_input_shapes
 from amct_onnx.analyse.segments import inputs_alone
 from amct_onnx.analyse.walk import Watcher, is_empty, walk
 from amct_onnx.errors import AmctError, DataError
@@ -30,7 +31,11 @@ def sample_feed(proto: ModelProto, base_dir: Path | None, sizes: Mapping[str, Se
         base_dir: folder of its external weights.
         sizes: input -> shape; others get their own fixed sizes, and usual ones for those that are free.
         seed: of the values.
+
+    Raises:
+        UsageError: a shape that no input of the model can have.
     """
+    check_input_shapes(proto, sizes)
     rng = np.random.default_rng(seed)
     specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
     return {spec.name: _values(spec, sizes.get(spec.name, _usual(spec)), rng) for spec in specs}

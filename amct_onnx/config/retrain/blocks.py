@@ -26,18 +26,14 @@ class BlockReader:
         """
         prune, data, weight = (block.get(name) for name in (PRUNE, DATA, WEIGHT))
         return Wishes(
-            prune=None if prune is None else self._placed(self._pruning(prune), prune, where or PRUNE),
-            data=None if data is None else self._placed(self._data(data), data, where or DATA),
-            weight=None if weight is None else self._placed(self._weight(weight), weight, where or WEIGHT),
+            prune=None if prune is None else Asked(self._pruning(prune), where or PRUNE, prune.line),
+            data=None if data is None else Asked(self._data(data), where or DATA, data.line),
+            weight=None if weight is None else Asked(self._weight(weight), where or WEIGHT, weight.line),
         )
 
     def fault(self, line: int | None, message: str) -> None:
         """Note what is wrong."""
         self.findings.append(Finding(line, "", message))
-
-    @staticmethod
-    def _placed(options: object, block: Block, where: str) -> Asked:  # type: ignore[type-arg]
-        return Asked(options, where, block.line)
 
     def _pruning(self, block: Block) -> Pruning:
         selective: Block | None = block.get("n_out_of_m_pruner")

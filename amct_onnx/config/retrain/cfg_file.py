@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 
 from amct_onnx.config.cfg_file import problem_findings
-from amct_onnx.config.load import located, read_config
 from amct_onnx.config.request import Named
 from amct_onnx.config.retrain.blocks import DATA, PRUNE, WEIGHT, BlockReader
 from amct_onnx.config.retrain.request import RetrainRequest, Skips, Wishes
+from amct_onnx.config.text_file import located, read_config
 from amct_onnx.errors import ConfigError
 from amct_onnx.proto.retrain_config_onnx import AMCTRetrainConfig
 from amct_onnx.prototext import Block, Source, TextError, message_spec, read_text
@@ -45,8 +45,8 @@ def parse_retrain_request(text: str, *, source: str = "<text>") -> RetrainReques
     if batches == 0:
         reader.fault(root.line_of("batch_num"), "batch_num is 0, but it is at least 1; correct it")
     of_all = reader.wishes(root)
-    types = _overrides(root, "override_layer_types", "layer_type", reader)
-    layers = _overrides(root, "override_layer_configs", "layer_name", reader)
+    types = tuple(_overrides(root, "override_layer_types", "layer_type", reader))
+    layers = tuple(_overrides(root, "override_layer_configs", "layer_name", reader))
     return RetrainRequest(
         source=source,
         of_all=of_all,
@@ -95,11 +95,7 @@ def _names(root: Block, field: str) -> tuple[Named, ...]:
     return () if found is None else tuple(map(Named, found.values, found.lines))
 
 
-def _overrides(root: Block, field: str, key: str, reader: BlockReader) -> tuple[tuple[Named, Wishes], ...]:
-    return tuple(_entries(root, field, key, reader))
-
-
-def _entries(root: Block, field: str, key: str, reader: BlockReader) -> Iterator[tuple[Named, Wishes]]:
+def _overrides(root: Block, field: str, key: str, reader: BlockReader) -> Iterator[tuple[Named, Wishes]]:
     for entry in root.all(field):
         name = entry.get(key)
         if not any(part in entry.fields for part in _PARTS):

@@ -9,7 +9,7 @@ from amct_onnx.config.name_rules import doubled
 from amct_onnx.config.request import Named
 from amct_onnx.config.retrain.facts import RetrainFacts
 from amct_onnx.config.retrain.layer_types import PYTORCH_TYPES, layer_type
-from amct_onnx.config.retrain.request import RetrainRequest, Skips
+from amct_onnx.config.retrain.request import RetrainRequest
 from amct_onnx.findings import Finding
 
 _MOST_SUGGESTIONS = 3
@@ -18,11 +18,12 @@ _MOST_SUGGESTIONS = 3
 def name_findings(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:
     """Yield what is wrong with the names that a config gives: unknown, doubled, or of the wrong kind."""
     rules = _Rules(facts)
-    lists = _lists(request.prune_skips, request.quant_skips)
-    for field, names in lists.layers.items():
+    # Lists for both purposes stand in both, and count once here.
+    both = (request.prune_skips, request.quant_skips)
+    for field, names in {**both[0].layers, **both[1].layers}.items():
         yield from doubled(names, field)
         yield from rules.layers(names, field)
-    for field, names in lists.types.items():
+    for field, names in {**both[0].types, **both[1].types}.items():
         yield from doubled(names, field)
         yield from rules.types(names, field)
     yield from doubled([named for named, _ in request.layers], "override_layer_configs")
@@ -38,15 +39,6 @@ def name_findings(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Find
         known = layer_type(named.name, facts)
         if wishes.prune is not None and known and not set(known.operators) & set(facts.prunable_types):
             yield _not_pruned(named.name, wishes.prune.line, wishes.prune.where, known.operators[0])
-
-
-def _lists(*skips: Skips) -> Skips:
-    """All lists, those for both purposes once."""
-    found = Skips()
-    for one in skips:
-        found.layers.update(one.layers)
-        found.types.update(one.types)
-    return found
 
 
 def _not_pruned(name: str, line: int | None, where: str, op_type: str) -> Finding:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from amct_onnx.config.request import Named, origin
@@ -45,8 +47,26 @@ class Wishes:
 class Skips:
     """Names in the lists that leave something out; the field that holds each list -> its names."""
 
-    layers: dict[str, tuple[Named, ...]] = field(default_factory=dict)
-    types: dict[str, tuple[Named, ...]] = field(default_factory=dict)
+    layers: Mapping[str, tuple[Named, ...]] = field(default_factory=dict)
+    types: Mapping[str, tuple[Named, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def layer_origins(self) -> dict[str, str]:
+        """Name of a layer -> where it is first left out."""
+        return _origins(self.layers)
+
+    @cached_property
+    def type_origins(self) -> dict[str, str]:
+        """Name of a type -> where it is first left out."""
+        return _origins(self.types)
+
+
+def _origins(lists: Mapping[str, tuple[Named, ...]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for where, names in lists.items():
+        for name, line in names:
+            found.setdefault(name, origin(where, line))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

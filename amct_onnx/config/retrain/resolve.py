@@ -29,10 +29,11 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConf
     findings += [*_scale_findings(request, facts), *_unmoved(request, facts)]
     findings.sort(key=lambda finding: finding.line or 0)
     raise_findings(ConfigError, request.source, findings)
+    own = {named.name: wishes for named, wishes in request.layers}
     blocks = [request.of_all, *(wishes for _, wishes in (*request.types, *request.layers))]
     asked = [wishes.prune.options for wishes in blocks if wishes.prune is not None]
     return RetrainConfig(
-        layers={name: _layer(name, layer, request, facts) for name, layer in facts.layers.items()},
+        layers={name: _layer(name, layer, own.get(name), request, facts) for name, layer in facts.layers.items()},
         batch_num=request.batch_num,
         force_fp16_quant=request.force_fp16_quant,
         asks_pruning=any(isinstance(options, FilterPruning) for options in asked),
@@ -41,9 +42,11 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConf
     )
 
 
-def _layer(name: str, layer: TrainableLayer, request: RetrainRequest, facts: RetrainFacts) -> LayerRetrain:
+def _layer(
+    name: str, layer: TrainableLayer, own: Wishes | None, request: RetrainRequest, facts: RetrainFacts
+) -> LayerRetrain:
     # Each part comes from the first block that gives it: the layer's own, its type's, the global one.
-    chain = [*_blocks_of(name, layer, request, facts), request.of_all]
+    chain = [own or Wishes(), *_of_type(layer, request, facts), request.of_all]
     prune = _first([wishes.prune for wishes in chain])
     skipped = skipped_by(name, request.prune_skips, facts)
     why_whole = skipped or _why_whole(layer, prune, facts)
@@ -71,9 +74,7 @@ def _layer(name: str, layer: TrainableLayer, request: RetrainRequest, facts: Ret
     )
 
 
-def _blocks_of(name: str, layer: TrainableLayer, request: RetrainRequest, facts: RetrainFacts) -> Iterator[Wishes]:
-    """The blocks that name a layer or its type, the strongest first."""
-    yield from (wishes for named, wishes in request.layers if named.name == name)
+def _of_type(layer: TrainableLayer, request: RetrainRequest, facts: RetrainFacts) -> Iterator[Wishes]:
     for named, wishes in request.types:
         found = layer_type(named.name, facts)
         if found is not None and found.holds(layer):
@@ -101,17 +102,20 @@ def _fitting(weight: WeightQuant, layer: TrainableLayer) -> WeightQuant:
 
 def _scale_findings(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:
     """What blocks of layers and types ask for that their layers cannot have; global blocks leave it out."""
-    for is_type, entries in ((True, request.types), (False, request.layers)):
-        for named, wishes in entries:
-            if wishes.weight is None or not wishes.weight.options.channel_wise:
-                continue
-            found = layer_type(named.name, facts) if is_type else None
-            for name, layer in facts.layers.items():
-                is_meant = name == named.name if not is_type else found is not None and found.holds(layer)
-                if is_meant and not layer.per_channel:
-                    message = f"channel_wise: true is not possible for a {layer.op_type}; write false"
-                    yield Finding(wishes.weight.line, named.name, message)
-                    break
+    of_types = ((named, wishes, _layers_of(named.name, facts)) for named, wishes in request.types)
+    of_layers = ((named, wishes, [facts.layers.get(named.name)]) for named, wishes in request.layers)
+    for named, wishes, layers in (*of_types, *of_layers):
+        if wishes.weight is None or not wishes.weight.options.channel_wise:
+            continue
+        unfit = next((layer for layer in layers if layer is not None and not layer.per_channel), None)
+        if unfit is not None:
+            message = f"channel_wise: true is not possible for a {unfit.op_type}; write false"
+            yield Finding(wishes.weight.line, named.name, message)
+
+
+def _layers_of(type_name: str, facts: RetrainFacts) -> list[TrainableLayer | None]:
+    found = layer_type(type_name, facts)
+    return [layer for layer in facts.layers.values() if found is not None and found.holds(layer)]
 
 
 def _unmoved(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:
