@@ -21,7 +21,7 @@ from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
 from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
 from amct_onnx.analyse.pruning.scores import data_scores, group_moments, weight_scores
 from amct_onnx.analyse.pruning.search import search_plans
-from amct_onnx.analyse.pruning.shapes import first_feeds, sample_feed, tensor_shapes
+from amct_onnx.analyse.pruning.shapes import first_feeds, held_out, sample_feed, tensor_shapes
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
@@ -42,9 +42,6 @@ from amct_onnx.rewrite.pruning import (
     prune_records,
     units_of_records,
 )
-
-PROBE_FEEDS = 2
-"""Feeds on which the loss of pruning one group is measured."""
 
 
 def prune(
@@ -232,10 +229,12 @@ def _plans(
     """What goes of every group."""
     if options.importance is Importance.L2:
         return plan_groups(prunable.groups, weight_scores(prunable, proto, base_dir), options)
-    moments = group_moments(prunable, proto, base_dir, given)
     if options.saving is not None:
-        feeds = first_feeds(proto, base_dir, given.data, PROBE_FEEDS)
-        return search_plans(prunable, proto, base_dir, shapes, moments, feeds, options.saving)
+        # What is lost is measured on feeds that nothing was fitted to, where there are enough.
+        rest, probes = held_out(proto, base_dir, given)
+        moments = group_moments(prunable, proto, base_dir, rest)
+        return search_plans(prunable, proto, base_dir, shapes, moments, probes, options.saving)
+    moments = group_moments(prunable, proto, base_dir, given)
     scores = data_scores(prunable, moments, options, weight_scores(prunable, proto, base_dir))
     return plan_groups(prunable.groups, scores, options)
 

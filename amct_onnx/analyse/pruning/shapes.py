@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, iterate_feeds
 from amct_onnx.analyse.input_shapes import check_input_shapes
+from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.segments import inputs_alone
 from amct_onnx.analyse.walk import Watcher, is_empty, walk
 from amct_onnx.errors import AmctError, DataError
@@ -19,6 +21,10 @@ from amct_onnx.graph.shapes import infer_infos
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, input_specs, open_session
 
+_PROBES = 3
+"""Feeds on which losses are measured."""
+_LEAST_TO_SPLIT = 8
+"""Fewer feeds are not split."""
 _BATCH, _IMAGE, _SEQUENCE = 2, 64, 16
 """What is taken for free sizes when nobody says: batch, sides of images, anything else."""
 
@@ -50,6 +56,17 @@ def first_feeds(proto: ModelProto, base_dir: Path | None, data: Any, count: int)
     if not found:
         raise DataError("the calibration data holds no feed with a sample; give at least one")
     return found
+
+
+def held_out(proto: ModelProto, base_dir: Path | None, given: PruneData) -> tuple[PruneData, list[Feed]]:
+    """The data without its last feeds, and these, to measure on; of few feeds all, and the first."""
+    feeds = given.data
+    if not isinstance(feeds, Sized) or len(feeds) < _LEAST_TO_SPLIT:
+        return given, first_feeds(proto, base_dir, feeds, _PROBES)
+    count = len(feeds) - _PROBES
+    specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
+    last = [feed for feed in islice(iterate_feeds(feeds, specs), count, None) if not is_empty(feed, specs)]
+    return (replace(given, feeds=count), last) if last else (given, first_feeds(proto, base_dir, feeds, _PROBES))
 
 
 def _usual(spec: InputSpec) -> tuple[int, ...]:
