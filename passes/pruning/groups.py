@@ -47,37 +47,49 @@ class Group:
 
 def find_groups(flow: Flow) -> list[Group]:
     """The groups of a graph, in the order of their first layers."""
-    labels = flow.labels
-    members = _members(flow)
-    approximate = {name: set(labels.find(found).tolist()) for name, found in flow.approximate.items()}
-    roots_of = [labels.find(reader.labels) for reader in flow.readers]
-    groups: list[Group] = []
-    for producers in members:
-        roots = np.concatenate([labels.find(producer.labels) for producer in producers])
-        _, first = np.unique(roots, return_index=True)
-        units = roots[np.sort(first)]
-        blocks = _blocks(flow, units)
-        if blocks is None:
-            labels.fix(units, "convolutions in groups ask for blocks of channels that do not agree")
-            blocks = np.zeros(units.size, np.int64)
-        free = ~labels.is_fixed(units)
-        fixed = units[~free]
-        own = set(units[free].tolist())
-        readers = [
-            reader for reader, found in zip(flow.readers, roots_of, strict=True) if not own.isdisjoint(found.tolist())
-        ]
-        groups.append(
-            Group(
-                tuple(producers),
-                units,
-                free,
-                blocks,
-                tuple(readers),
-                labels.reason(int(fixed[0])) if fixed.size else "",
-                tuple(name for name, mixed in approximate.items() if not own.isdisjoint(mixed)),
-            )
+    found = [(producers, *_units(flow, producers)) for producers in _members(flow)]
+    free = [~flow.labels.is_fixed(units) for _, units, _ in found]
+    owner = np.full(flow.labels.count, -1)
+    for index, (_, units, _) in enumerate(found):
+        owner[units[free[index]]] = index
+    readers: list[list[Reader]] = [[] for _ in found]
+    for reader in flow.readers:
+        for index in _owners(flow, owner, reader.labels):
+            readers[index].append(reader)
+    mixing: list[list[str]] = [[] for _ in found]
+    for name, labels in flow.approximate.items():
+        for index in _owners(flow, owner, labels):
+            mixing[index].append(name)
+    return [
+        Group(
+            tuple(producers),
+            units,
+            free[index],
+            blocks,
+            tuple(readers[index]),
+            "" if free[index].all() else flow.labels.reason(int(units[~free[index]][0])),
+            tuple(mixing[index]),
         )
-    return groups
+        for index, (producers, units, blocks) in enumerate(found)
+    ]
+
+
+def _units(flow: Flow, producers: Sequence[Producer]) -> tuple[LabelArray, NDArray[np.int64]]:
+    """The units of some layers in the order in which they first occur, and their blocks."""
+    roots = np.concatenate([flow.labels.find(producer.labels) for producer in producers])
+    _, first = np.unique(roots, return_index=True)
+    units = roots[np.sort(first)]
+    blocks = _blocks(flow, units)
+    if blocks is None:
+        flow.labels.fix(units, "convolutions in groups ask for blocks of channels that do not agree")
+        blocks = np.zeros(units.size, np.int64)
+    return units, blocks
+
+
+def _owners(flow: Flow, owner: NDArray[np.int64], labels: LabelArray) -> list[int]:
+    """The groups whose free units are among some labels."""
+    found = np.unique(owner[flow.labels.find(labels)])
+    return [int(index) for index in found if index >= 0]
 
 
 def _members(flow: Flow) -> list[list[Producer]]:
