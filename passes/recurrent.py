@@ -101,14 +101,13 @@ def recurrent_layer(node: Node, *, in_body: bool) -> RecurrentLayer:
 def ascend_obstacle(layer: RecurrentLayer) -> tuple[str, str] | None:
     """Why the Ascend operators cannot stand for a layer, and the remedy; None when one can.
 
-    There is one for LSTM and one for GRU (with linear_before_reset); both run forward, from given states.
+    There is one for LSTM and one for GRU (with linear_before_reset); both run forward.
     """
     node = layer.node
     if node.op not in _DEFAULT_ACTIVATIONS:
         return f"no Ascend operator stands for a quantized {node.op}", "none; other output forms quantize it"
     attrs = node.attrs
     usual = _activations(node) in ([], _DEFAULT_ACTIVATIONS[node.op])
-    states = [HIDDEN, CELL] if node.op == "LSTM" else [HIDDEN]
     limits = (
         (_text(attrs.get("direction", "forward")) != "forward", "it does not run forward only"),
         (bool(attrs.get("layout", 0)), "its batch comes first (layout 1)"),
@@ -120,7 +119,6 @@ def ascend_obstacle(layer: RecurrentLayer) -> tuple[str, str] | None:
         (bool(attrs.get("input_forget", 0)), "it couples input and forget gate"),
         (optional_input(node, PEEPHOLES) is not None, "it has peepholes"),
         (node.op == "GRU" and not attrs.get("linear_before_reset", 0), "its linear_before_reset is 0"),
-        (any(optional_input(node, index) is None for index in states), "its initial state is not an input"),
     )
     broken = next((reason for applies, reason in limits if applies), None)
     if broken is None:

@@ -58,20 +58,64 @@ class QuantizeRecurrent:
         """Replace the nodes."""
         editor = Editor(model)
         for layer in self.layers:
-            editor.insert_before(layer.node, [_ascend_node(model, layer, self.quants[layer.name])])
+            states = _States(model, layer)
+            node = _ascend_node(model, layer, self.quants[layer.name], states)
+            editor.insert_before(layer.node, [*states.made, node])
             editor.remove(layer.node)
         editor.commit()
         return PassResult(tuple(layer.name for layer in self.layers))
 
 
-def _ascend_node(model: Model, layer: RecurrentLayer, quant: RecurrentQuant) -> Node:
+class _States:
+    """The initial states of a layer, which the Ascend operators want as inputs; zeros where the layer has none."""
+
+    def __init__(self, model: Model, layer: RecurrentLayer) -> None:
+        self.made: list[Node] = []
+        self._model, self._layer = model, layer
+        self._zeros: Tensor | None = None
+
+    def at(self, index: int) -> Tensor:
+        """The state that comes in at this input."""
+        given = optional_input(self._layer.node, index)
+        if given is not None:
+            return given
+        if self._zeros is None:
+            self._zeros = self._fixed() or self._of_batch()
+        return self._zeros
+
+    def _fixed(self) -> Tensor | None:
+        shape = self._layer.activation.shape
+        if shape is None or len(shape) != 3 or not isinstance(shape[1], int) or shape[1] < 1:
+            return None
+        directions, _, hidden = self._layer.recurrence.shape
+        zeros = np.zeros((int(directions), shape[1], int(hidden)), np.float32)
+        return self._model.add_constant(f"{self._layer.name}.initial", zeros)
+
+    def _of_batch(self) -> Tensor:
+        """Zeros for as many samples as the input has."""
+        model, name = self._model, f"{self._layer.name}.initial"
+        directions, _, hidden = (np.array([size], np.int64) for size in self._layer.recurrence.shape)
+        sizes = self._node("Shape", "shape", [self._layer.activation])
+        batch = self._node("Gather", "batch", [sizes, model.add_constant(f"{name}.axis", np.array([1], np.int64))])
+        ends = [model.add_constant(f"{name}.directions", directions), model.add_constant(f"{name}.hidden", hidden)]
+        whole = self._node("Concat", "sizes", [ends[0], batch, ends[1]], {"axis": 0})
+        return self._node("ConstantOfShape", "zeros", [whole])
+
+    def _node(self, op: str, part: str, inputs: list[Tensor], attrs: dict[str, Any] | None = None) -> Tensor:
+        name = f"{self._layer.name}.initial.{part}"
+        output = self._model.new_tensor(f"{name}.output0")
+        self.made.append(Node(op, name, attrs or {}, inputs, [output]))
+        return output
+
+
+def _ascend_node(model: Model, layer: RecurrentLayer, quant: RecurrentQuant, initial: _States) -> Node:
     node = layer.node
     states = _STATES[node.op]
-    given = {index: optional_input(node, index) for index in (LENGTHS, *states, PEEPHOLES)}
+    given = {index: optional_input(node, index) for index in (LENGTHS, PEEPHOLES)}
     weights = [_rewritten(model, node.inputs[index], layer, index, quant) for index in (WEIGHT, RECURRENCE)]
     scales = np.concatenate(quant.accumulator_scales)
     param = model.add_constant(f"{layer.name}.dequant.param", pack_dequant_scale(scales))
-    inputs = [node.inputs[DATA], *weights, *(given[index] for index in states)]
+    inputs = [node.inputs[DATA], *weights, *(initial.at(index) for index in states)]
     inputs += [_bias(model, layer, quant), given[LENGTHS], None, param]
     if given[PEEPHOLES] is not None:
         inputs.append(given[PEEPHOLES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ import amct_onnx
 from amct_onnx import AMCT_SO
 from amct_onnx.errors import NothingToCompressError, RecordError
 from amct_onnx.record import LayerRecord, Record, load_record
-from tests.models import Array, parse, run
+from amct_onnx.runtime.simulator import open_simulator
+from tests.models import Array, normal, parse, run
 from tests.passes.test_recurrent import CASES, Case, constants, model
 
 LSTM, GRU = CASES[0], CASES[6]
@@ -77,7 +79,6 @@ def test_the_state_range_covers_states_that_come_in_and_go_out() -> None:
     ("case", "reason"),
     [
         (Case("LSTM", directions=2), "forward only"),
-        (Case("LSTM", states=False), "initial state"),
         (Case("LSTM", peepholes=True), "peepholes"),
         (Case("LSTM", attributes=(("clip", 1.0),)), "clips"),
         (Case("LSTM", attributes=(("input_forget", 1),)), "couples"),
@@ -94,6 +95,21 @@ def test_what_the_ascend_operator_cannot_do_stays_float_with_it(case: Case, reas
     record = amct_onnx.quantize(source, feeds(case), formats=["fake_quant"]).record
     with pytest.raises(RecordError, match=f"'rec'.*{reason}.*delete its entry"):
         amct_onnx.apply(source, record, formats=["ascend"])
+
+
+@pytest.mark.parametrize("case", [Case("LSTM", states=False), replace(GRU, states=False)], ids=str)
+@pytest.mark.parametrize("batch", ["2", "n"])
+def test_a_layer_without_initial_states_gets_zeros_for_the_ascend_operator(case: Case, batch: str) -> None:
+    source = model(case, constants(case))
+    if batch == "n":
+        source.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
+    result = amct_onnx.quantize(source, feeds(case))
+    assert [layer.name for layer in result.report.layers] == ["rec"]
+    fed = {"x": feeds(case)[0]["x"] if batch == "2" else np.float32(0.5) * normal(4, 5, 6)}
+    want = run(source, fed)[0]
+    assert snr(want, run(result.model("fake_quant"), fed)[0]) > 30
+    simulated = open_simulator(result.model("ascend"))
+    np.testing.assert_array_equal(simulated.run(None, fed)[0], run(result.model("fake_quant"), fed)[0])
 
 
 def test_the_usual_activations_may_be_written_out() -> None:
