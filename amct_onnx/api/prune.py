@@ -95,7 +95,8 @@ def prune(
             options, notes = prune_options(resolved, kind), pruning_notes(resolved)
         result = _pruned(proto, base_dir, shapes, options, given)
     report = replace(result.report, notes=(*result.report.notes, *notes))
-    return replace(result, report=report, source=source_files(model, proto, base_dir))
+    read = [Path(config)] if isinstance(config, str | os.PathLike) else []
+    return replace(result, report=report, source=(*source_files(model, proto, base_dir), *read))
 
 
 def _options(ratio: float | None, ascend_optimized: bool, skip: Collection[str], kind: Importance) -> PruneOptions:

@@ -182,6 +182,14 @@ def test_arguments_that_a_config_decides(given: dict[str, Any]) -> None:
         prune(CHAIN, config=parse_retrain_request(filters(0.5)), **given)
 
 
+def test_saving_never_overwrites_the_config(tmp_path) -> None:
+    path = tmp_path / "m_record.txt"
+    path.write_text(filters(0.5))
+    with pytest.raises(UsageError, match="would overwrite an input"):
+        prune(CHAIN, config=path).save(tmp_path / "m")
+    assert path.read_text() == filters(0.5)
+
+
 def test_a_resolved_config_works_for_its_model_alone() -> None:
     resolved = resolve_prune_config(CHAIN, parse_retrain_request(filters(0.25)))
     assert resolved.pruned()["up"] == FilterPruning(ratio=0.25, ascend_optimized=False)
