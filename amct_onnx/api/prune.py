@@ -108,7 +108,8 @@ def prune(
             options, notes = prune_options(resolved, chosen), pruning_notes(resolved)
         result = _pruned(proto, base_dir, shapes, options, given, recover=recover)
     report = replace(result.report, notes=(*result.report.notes, *notes))
-    return replace(result, report=report, source=source_files(model, proto, base_dir))
+    read = [Path(config)] if isinstance(config, str | os.PathLike) else []
+    return replace(result, report=report, source=(*source_files(model, proto, base_dir), *read))
 
 
 def _check_amount(ratio: float | None, saving: float | None, data: Any) -> None:

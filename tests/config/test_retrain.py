@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -29,8 +30,8 @@ CONV = {"op_type": "Conv", "kernel_rank": 2, "per_channel": True}
 FACTS = RetrainFacts(
     layers={
         "conv1": TrainableLayer(**CONV),
-        "conv2": TrainableLayer(**CONV, shares=("conv3",)),
-        "conv3": TrainableLayer(**CONV, shares=("conv2",)),
+        "conv2": TrainableLayer(**CONV),
+        "conv3": TrainableLayer(**CONV),
         "line": TrainableLayer(**{**CONV, "kernel_rank": 1}),
         "deconv": TrainableLayer(op_type="ConvTranspose", kernel_rank=2, per_channel=True),
         "pool": TrainableLayer(op_type="AveragePool", kernel_rank=2, stays="it makes no channels of its own"),
@@ -142,6 +143,47 @@ class TestPrecedence:
         assert "conv1" in config.pruned()
         assert "conv2" not in config.pruned()
         assert set(config.quantized()) == {"conv2", "conv3", "line", "deconv", "pool", "product"}
+
+
+class TestSharedChannels:
+    FACTS = replace(
+        FACTS,
+        layers={
+            "one": TrainableLayer(**CONV, shares=("two", "three")),
+            "two": TrainableLayer(**CONV, shares=("one", "three")),
+            "three": TrainableLayer(**CONV, shares=("one", "two")),
+            "alone": TrainableLayer(**CONV),
+        },
+    )
+
+    def resolved(self, text: str) -> RetrainConfig:
+        return resolve_retrain(parse_retrain_request(text), self.FACTS)
+
+    def test_the_smallest_ratio_counts_and_any_alignment(self) -> None:
+        text = filters(0.5, aligned=False) + "\n" + of_layer("two", filters(0.25)) + of_layer("alone", filters(0.75))
+        config = self.resolved(text)
+        shared = FilterPruning(ratio=0.25, ascend_optimized=True)
+        alone = FilterPruning(ratio=0.75, ascend_optimized=True)
+        assert config.pruned() == {**dict.fromkeys(("one", "two", "three"), shared), "alone": alone}
+        assert config.layers["one"].origins["prune"] == "override_layer_configs \"two\", line 2 (of 'two')"
+        assert config.layers["two"].origins["prune"] == 'override_layer_configs "two", line 2'
+
+    @pytest.mark.parametrize(
+        ("more", "why"),
+        [
+            ('skip_layers: "two"', "skip_layers, line 2"),
+            (of_layer("two", SPARSE), "its weights are thinned out instead"),
+        ],
+    )
+    def test_one_that_stays_keeps_all(self, more: str, why: str) -> None:
+        config = self.resolved(filters(0.5) + "\n" + more)
+        assert set(config.pruned()) == {"alone"}
+        assert config.layers["three"].why_whole == f"it shares channels with 'two', which stays: {why}"
+        assert "prune" not in config.layers["three"].origins
+
+    def test_one_of_which_nothing_is_said_keeps_all(self) -> None:
+        config = self.resolved(of_layer("one", filters(0.5)) + of_layer("alone", filters(0.5)))
+        assert config.layers["one"].why_whole == "it shares channels with 'two', which stays: no block prunes it"
 
 
 @pytest.mark.parametrize(

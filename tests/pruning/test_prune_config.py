@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from amct_onnx import ConfigError, NothingToCompressError, PruneResult, UsageError, prune, resolve_prune_config
+from amct_onnx import ConfigError, PruneResult, UsageError, prune, resolve_prune_config
 from amct_onnx.config.retrain import FilterPruning, parse_retrain_request
 from tests.config.retrain_examples import EXAMPLES, with_names
 from tests.models import normal, parse
@@ -86,9 +86,16 @@ def test_layers_that_share_channels_lose_the_smaller_share() -> None:
 
 @pytest.mark.parametrize("field", ["skip_layers", "regular_prune_skip_layers"])
 def test_a_skipped_layer_keeps_those_that_share_its_channels(field: str) -> None:
-    with pytest.raises(NothingToCompressError) as caught:
-        pruned(SUM, f'{filters(0.5)}\n{field}: "right"')
-    assert f"'left': {field}, line 2, skips 'right'" in str(caught.value)
+    text = f'{filters(0.5)}\n{field}: "right"'
+    with pytest.raises(ConfigError) as caught:
+        pruned(SUM, text)
+    assert f"it shares channels with 'right', which stays: {field}, line 2" in str(caught.value)
+    config = resolve_prune_config(SUM, parse_retrain_request(text))
+    assert {name: layer.why_whole for name, layer in config.layers.items()} == {
+        "left": f"it shares channels with 'right', which stays: {field}, line 2",
+        "right": f"{field}, line 2",
+        "last": "it is the model's output 'y'",
+    }
 
 
 def test_the_config_shows_which_layers_share_channels() -> None:
@@ -173,6 +180,14 @@ class TestPublishedExamples:
 def test_arguments_that_a_config_decides(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"config and {next(iter(given))} exclude each other"):
         prune(CHAIN, config=parse_retrain_request(filters(0.5)), **given)
+
+
+def test_saving_never_overwrites_the_config(tmp_path) -> None:
+    path = tmp_path / "m_record.txt"
+    path.write_text(filters(0.5))
+    with pytest.raises(UsageError, match="would overwrite an input"):
+        prune(CHAIN, config=path).save(tmp_path / "m")
+    assert path.read_text() == filters(0.5)
 
 
 def test_a_resolved_config_works_for_its_model_alone() -> None:

@@ -12,6 +12,7 @@ from amct_onnx.config.retrain.name_rules import name_findings
 from amct_onnx.config.retrain.options import FilterPruning, Pruning, SelectivePruning, WeightQuant
 from amct_onnx.config.retrain.plan import LayerRetrain, RetrainConfig
 from amct_onnx.config.retrain.request import Asked, RetrainRequest, Wishes
+from amct_onnx.config.retrain.sharing import with_shared_channels
 from amct_onnx.config.retrain.skipping import dead_overrides, skipped_by
 from amct_onnx.errors import ConfigError
 from amct_onnx.findings import Finding, Severity, raise_findings
@@ -32,8 +33,9 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConf
     own = {named.name: wishes for named, wishes in request.layers}
     blocks = [request.of_all, *(wishes for _, wishes in (*request.types, *request.layers))]
     asked = [wishes.prune.options for wishes in blocks if wishes.prune is not None]
+    layers = {name: _layer(name, layer, own.get(name), request, facts) for name, layer in facts.layers.items()}
     return RetrainConfig(
-        layers={name: _layer(name, layer, own.get(name), request, facts) for name, layer in facts.layers.items()},
+        layers=with_shared_channels(layers),
         batch_num=request.batch_num,
         force_fp16_quant=request.force_fp16_quant,
         asks_pruning=any(isinstance(options, FilterPruning) for options in asked),
