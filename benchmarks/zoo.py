@@ -168,7 +168,7 @@ def _wake(module: nn.Module) -> None:
 
 
 class _C2f(nn.Module):
-    """The block of current detectors: halves of channels, each result kept for one concatenation, then a head of boxes."""
+    """A block of current detectors: halves of channels, each result kept for one concatenation, then a head."""
 
     def __init__(self) -> None:
         super().__init__()
