@@ -35,7 +35,7 @@ def names() -> list[str]:
     """Every architecture, as ``library/name``; smaller ones of a library first."""
     listed = [f"torchvision/{name}" for name in _torchvision_names()]
     listed += [f"timm/{name}" for name in _TIMM if timm.is_model(name)]
-    return [*listed, *(f"transformers/{name}" for name in _transformers())]
+    return ["blocks/c2f", *listed, *(f"transformers/{name}" for name in _transformers())]
 
 
 def build(name: str) -> Built:
@@ -43,6 +43,7 @@ def build(name: str) -> Built:
     torch.manual_seed(0)
     library, name = name.split("/", 1)
     makers: dict[str, Callable[[str], Built]] = {
+        "blocks": lambda _name: (_C2f(), {"x": torch.rand(1, 3, 64, 64)}),
         "torchvision": _build_torchvision,
         "timm": _build_timm,
         "transformers": lambda name: _transformers()[name](),
@@ -161,6 +162,36 @@ def _wake(module: nn.Module) -> None:
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is not None:
             part.running_mean.uniform_(-0.1, 0.1, generator=generator)
             part.running_var.uniform_(0.5, 1.5, generator=generator)
+            if part.weight is not None and not part.weight.any():
+                # Some libraries begin with branches that give nothing; exporters then share one weight of zeros.
+                torch.nn.init.uniform_(part.weight, 0.5, 1.5, generator=generator)
+
+
+class _C2f(nn.Module):
+    """A block of current detectors: halves of channels, each result kept for one concatenation, then a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = _conv_unit(3, 32, 3)
+        self.steps = nn.ModuleList([nn.Sequential(_conv_unit(16, 16, 3), _conv_unit(16, 16, 3)) for _ in range(2)])
+        self.join = _conv_unit(64, 32, 1)
+        self.pool = nn.MaxPool2d(5, 1, 2)
+        self.head = nn.Conv2d(128, 20, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = list(self.stem(x).chunk(2, 1))
+        for step in self.steps:
+            parts.append(parts[-1] + step(parts[-1]))
+        pooled = [self.join(torch.cat(parts, 1))]
+        for _ in range(3):
+            pooled.append(self.pool(pooled[-1]))
+        return self.head(torch.cat(pooled, 1)).flatten(2)
+
+
+def _conv_unit(inner: int, outer: int, kernel: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(inner, outer, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(outer), nn.SiLU()
+    )
 
 
 class _Plain(nn.Module):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from amct_onnx.graph.edit import Editor
 from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import is_standard
+from amct_onnx.graph.parts import Tensor
 from amct_onnx.passes.base import PassResult
 
 
@@ -30,3 +32,18 @@ class DropDeadConstants:
                     changed.append(node.name)
         editor.commit()
         return PassResult(tuple(reversed(changed)))
+
+
+def drop_unread(model: Model, tensors: Iterable[Tensor]) -> None:
+    """Remove what makes these tensors, where nothing reads them, and then what only that has read."""
+    editor = Editor(model)
+    waiting = [producer for tensor in tensors for producer in tensor.inputs]
+    while waiting:
+        node = waiting.pop()
+        is_read = any(
+            tensor.outputs or editor.is_output(tensor) or editor.is_body_output(tensor) for tensor in node.outputs
+        )
+        if node.outputs and not is_read:
+            waiting += [producer for tensor in node.inputs for producer in tensor.inputs]
+            editor.remove(node)
+    editor.commit()

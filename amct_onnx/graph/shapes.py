@@ -60,6 +60,16 @@ def infer_infos(
     return {info.name: info for info in (*light.graph.input, *light.graph.output, *light.graph.value_info)}
 
 
+def declared_sizes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, Shape]:
+    """Sizes of tensors that follow from what the model declares of its inputs; None for those that a feed decides."""
+    found: dict[str, Shape] = {}
+    for name, info in infer_infos(proto, base_dir).items():
+        kind = info.type.tensor_type
+        if info.type.HasField("tensor_type") and kind.HasField("shape"):
+            found[name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+    return found
+
+
 def _inferred(proto: ModelProto, base_dir: Path | None, fed: Mapping[str, Sequence[int]]) -> ModelProto:
     light, _ = lighten(proto, base_dir)
     _fix(light, fed)

@@ -13,6 +13,7 @@ from onnx import ModelProto
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import BuiltModel, Model, build, import_model, name_nodes
 from amct_onnx.graph.element_types import settle_types
+from amct_onnx.graph.shapes import declared_sizes
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_weights import FoldWeights
 from amct_onnx.passes.pruning.groups import Group, find_groups, positions, units_at
@@ -53,7 +54,7 @@ def open_prunable(
     name_nodes(model)
     FoldWeights().run(model)
     settle_types(model)
-    flow = follow(model, shapes, RULES, kept=kept)
+    flow = follow(model, shapes, RULES, declared=declared_sizes(proto, base_dir), kept=kept)
     return Prunable(model, flow, tuple(find_groups(flow)))
 
 

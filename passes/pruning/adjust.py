@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.graph.edit import drop_attributes, replace_input, set_attribute
+from amct_onnx.graph.edit import Editor, drop_attributes, replace_input, set_attribute
 from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.parts import Constant, Node, Tensor
@@ -138,6 +138,55 @@ class Sizes:
         for position, labels in self.entries.items():
             flat[position] = int(keep(labels).sum())
         change_input(model, self.node, self.index, values)
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Entries of a computed shape become constants.
+
+    Attributes:
+        node: the reader.
+        index: which input.
+        count: number of entries.
+        given: position -> labels of the axis whose size stands there, or the size itself.
+    """
+
+    node: Node
+    index: int
+    count: int
+    given: Mapping[int, LabelArray | int]
+
+    def concerned(self) -> list[LabelArray]:
+        """The labels it depends on."""
+        return [value for value in self.given.values() if not isinstance(value, int)]
+
+    def apply(self, model: Model, keep: Keep) -> None:
+        """Make the change."""
+        name = f"{self.node.name}.shape"
+        parts, nodes = self._parts(model, name)
+        for position, value in self.given.items():
+            size = value if isinstance(value, int) else int(keep(value).sum())
+            parts[position] = model.add_constant(f"{name}.{position}", np.array([size], np.int64))
+        whole = model.new_tensor(name, np.dtype(np.int64))
+        nodes.append(Node("Concat", name, {"axis": 0}, parts, [whole]))
+        replace_input(self.node, self.index, whole)
+        editor = Editor(model)
+        editor.insert_before(self.node, nodes)
+        editor.commit()
+
+    def _parts(self, model: Model, name: str) -> tuple[list[Tensor], list[Node]]:
+        """Every entry as a tensor of its own; those of a concatenation of single entries are that already."""
+        old = self.node.inputs[self.index]
+        if old.inputs and old.inputs[0].op == "Concat" and len(old.inputs[0].inputs) == self.count:
+            return list(old.inputs[0].inputs), []
+        parts: list[Tensor] = []
+        nodes: list[Node] = []
+        for position in range(self.count):
+            parts.append(model.new_tensor(f"{name}.entry{position}", np.dtype(np.int64)))
+            if position not in self.given:
+                picked = model.add_constant(f"{name}.position{position}", np.array([position], np.int64))
+                nodes.append(Node("Gather", parts[-1].name, {"axis": 0}, [old, picked], [parts[-1]]))
+        return parts, nodes
 
 
 @dataclass(frozen=True, eq=False)

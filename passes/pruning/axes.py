@@ -98,7 +98,7 @@ def regroup(axes: Sequence[Axis], sizes: Sequence[int], labels: Labels) -> list[
     """
     if math.prod(map(size_of, axes)) != math.prod(sizes) or 0 in sizes:
         return None
-    rest = [factor for axis in axes for factor in axis]
+    rest = _joined([factor for axis in axes for factor in axis])
     result: list[Axis] = []
     for size in sizes:
         taken: list[Factor] = []
@@ -118,6 +118,17 @@ def regroup(axes: Sequence[Axis], sizes: Sequence[int], labels: Labels) -> list[
             else:
                 return None
         result.append(tuple(taken))
+    return result
+
+
+def _joined(factors: Sequence[Factor]) -> list[Factor]:
+    """Neighbours without channels as one: where their border runs does not matter."""
+    result: list[Factor] = []
+    for factor in factors:
+        if result and factor.labels is None and result[-1].labels is None:
+            result[-1] = Factor(result[-1].size * factor.size)
+        else:
+            result.append(factor)
     return result
 
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from amct_onnx.graph.model import Model
 from amct_onnx.passes.base import PassResult
+from amct_onnx.passes.drop_dead import drop_unread
+from amct_onnx.passes.pruning.adjust import Entries
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Flow
 
@@ -33,10 +35,14 @@ class RemoveChannels:
             return ~np.isin(self.flow.labels.find(labels), gone)
 
         changed: dict[str, None] = {}
+        loose = list(self.flow.loose)
         for adjustment in self.flow.adjustments:
             if not all(keep(labels).all() for labels in adjustment.concerned()):
+                if isinstance(adjustment, Entries):
+                    loose.append(adjustment.node.inputs[adjustment.index])
                 adjustment.apply(model, keep)
                 changed[adjustment.node.name] = None
+        drop_unread(model, loose)
         for graph in model.graphs():
             graph.retyped |= set(self.flow.tensors)
         return PassResult(tuple(changed))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from amct_onnx.graph.edit import replace_input
 from amct_onnx.graph.model import Graph, Model, constant_array
 from amct_onnx.graph.op_table import is_standard, resolve_constant
-from amct_onnx.graph.parts import Node, Tensor
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.adjust import Adjustment, Slice
 from amct_onnx.passes.pruning.axes import (
@@ -16,9 +17,12 @@ from amct_onnx.passes.pruning.axes import (
     has_labels,
     labelled,
     labels_of,
+    plain_axis,
     plain_layout,
+    size_of,
 )
 from amct_onnx.passes.pruning.labels import LabelArray, Labels
+from amct_onnx.passes.pruning.sizes import Size, Sizes, computed_sizes, constant_sizes, sizes_of_axes
 
 Shapes = Mapping[str, Sequence[int | str | None]]
 
@@ -72,6 +76,7 @@ class Flow:
         balances: which blocks must stay of one size.
         approximate: nodes whose results change for other channels, too: name -> labels.
         tensors: names of the tensors along whose axes channels run.
+        loose: computed sizes that lost a reader, since they count channels and must not change with them.
     """
 
     labels: Labels = field(default_factory=Labels)
@@ -81,24 +86,30 @@ class Flow:
     balances: list[Balance] = field(default_factory=list)
     approximate: dict[str, LabelArray] = field(default_factory=dict)
     tensors: list[str] = field(default_factory=list)
+    loose: list[Tensor] = field(default_factory=list)
 
 
 class Walk:
     """One walk over a graph; rules use it to read and write what is known of tensors."""
 
-    def __init__(self, model: Model, shapes: Shapes, kept: Mapping[str, str]) -> None:
+    def __init__(self, model: Model, shapes: Shapes, declared: Shapes, kept: Mapping[str, str]) -> None:
         """Begin.
 
         Args:
             model: a model with named nodes.
             shapes: sizes of every tensor, free ones with a number in place.
+            declared: the same, free ones as None or a name.
             kept: layers whose channels all stay -> why.
         """
         self.model = model
         self.flow = Flow()
         self.kept = kept
         self._shapes = shapes
+        self._declared = declared
         self._layouts: dict[int, Layout] = {}
+        self._sizes: dict[int, Sizes] = {}
+        self._frozen: dict[int, Constant] = {}
+        self._counted: list[LabelArray] = []
 
     @property
     def labels(self) -> Labels:
@@ -139,6 +150,93 @@ class Walk:
         """Values of a constant; None when it is computed."""
         constant = resolve_constant(tensor)
         return None if constant is None else constant_array(constant)
+
+    def sizes(self, tensor: Tensor) -> Sizes | None:
+        """The sizes that a tensor holds, computed from shapes or constant."""
+        return self._sizes.get(id(tensor)) or constant_sizes(tensor)
+
+    def note_sizes(self, node: Node) -> bool:
+        """Follow a node that computes sizes; False when it does anything else."""
+        if node.op == "Shape":
+            made = self._shape_sizes(node)
+        elif any(id(tensor) in self._sizes for tensor in node.inputs):
+            made = computed_sizes(node, self.sizes)
+        else:
+            return False
+        if made is not None:
+            self._sizes[id(node.outputs[0])] = made
+        return made is not None
+
+    def _shape_sizes(self, node: Node) -> Sizes | None:
+        layout = self.layout(node.inputs[0])
+        if layout is None:
+            return None
+        declared = self._declared.get(node.inputs[0].name) or [None] * len(layout)
+        if len(declared) != len(layout):
+            declared = [None] * len(layout)
+        sizes = [self._length(axis, size) for axis, size in zip(layout, declared, strict=True)]
+        begin, end = int(node.attrs.get("start", 0)), node.attrs.get("end")
+        return sizes_of_axes(sizes[begin:end])
+
+    def _length(self, axis: Axis, declared: int | str | None) -> Size:
+        carrying = [factor for factor in axis if factor.labels is not None]
+        is_whole = bool(carrying) and len(carrying) == len(axis)
+        value = declared if isinstance(declared, int) else size_of(axis) if is_whole else None
+        if not carrying:
+            return Size(value)
+        channels = labels_of(axis, self.labels) if len(carrying) == 1 else None
+        self._counted += [factor.labels for factor in carrying if factor.labels is not None]
+        return Size(value, channels, counts_channels=True)
+
+    def freeze_sizes(self, node: Node) -> None:
+        """Let a node read constants where it reads sizes that count channels and are the same whatever is fed.
+
+        The rules then see them, and what is no size (a scale made of the number of channels) stays as it is.
+        """
+        for index, tensor in enumerate(node.inputs):
+            sizes = self._sizes.get(id(tensor))
+            if sizes is None or not any(size.counts_channels for size in sizes.entries.reshape(-1)):
+                continue
+            values = sizes.values()
+            if values is None:
+                continue
+            if id(tensor) not in self._frozen:
+                self._frozen[id(tensor)] = self.model.add_constant(f"{tensor.name}.size", values)
+                self.flow.loose.append(tensor)
+            replace_input(node, index, self._frozen[id(tensor)])
+
+    def fix_counted(self, reason: str) -> None:
+        """Let all channels stay of which the model has asked for the number so far."""
+        for labels in self._counted:
+            self.labels.fix(labels, reason)
+
+    def keep_one(self, node: Node, labels: LabelArray) -> None:
+        """Of a part that is read by itself something must be left."""
+        self.labels.fix(labels[:1], f"{node.op} '{node.name}': one channel of each part stays")
+
+    def follow_constant(self, node: Node, index: int, *, leave: int | None = None) -> Layout | None:
+        """Let a constant input follow the channels that its positions meet later on.
+
+        Args:
+            node: the reader.
+            index: which input.
+            leave: the axis along which positions do not stay what they are.
+
+        Returns:
+            Its layout; None when the input is computed.
+        """
+        constant = resolve_constant(node.inputs[index])
+        if constant is None or not constant.shape:
+            return None
+        rank = len(constant.shape)
+        sizes = [int(size) for size in constant.shape]
+        followed = {
+            axis: self.labels.fresh(size)
+            for axis, size in enumerate(sizes)
+            if size > 1 and (leave is None or axis != leave % rank)
+        }
+        self.slice(node, index, followed)
+        return tuple(labelled(followed[axis]) if axis in followed else plain_axis(sizes[axis]) for axis in range(rank))
 
     def fix(self, tensor: Tensor, reason: str) -> None:
         """Let all channels of a tensor stay."""
@@ -213,21 +311,30 @@ Rule = Callable[[Walk, Node], None]
 """What a node does with channels: reads the layouts of its inputs, says those of its results."""
 
 
-def follow(model: Model, shapes: Shapes, rules: Mapping[str, Rule], *, kept: Mapping[str, str] | None = None) -> Flow:
+def follow(
+    model: Model,
+    shapes: Shapes,
+    rules: Mapping[str, Rule],
+    *,
+    declared: Shapes | None = None,
+    kept: Mapping[str, str] | None = None,
+) -> Flow:
     """Follow the channels of every layer of the main graph.
 
     Args:
         model: a model with named nodes.
         shapes: sizes of every tensor, free ones with a number in place; what is not there cannot be followed.
         rules: what operators do.
+        declared: what is known of sizes whatever is fed.
         kept: layers whose channels all stay -> why.
     """
-    walk = Walk(model, shapes, kept or {})
+    walk = Walk(model, shapes, declared or {}, kept or {})
     inside = _read_in_bodies(model)
     for node in model.graph.nodes:
         rule = rules.get(node.op) if is_standard(node) else None
-        if _is_constant(node):
+        if _is_constant(node) or walk.note_sizes(node):
             continue
+        walk.freeze_sizes(node)
         if rule is None:
             walk.fix_inputs(node, "pruning has no rule for this operator")
             continue

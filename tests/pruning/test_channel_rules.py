@@ -48,6 +48,10 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
+AT = {"at0": np.array(0, np.int64), "at1": np.array(1, np.int64)}
+"""Indices, and vectors of one number."""
+AT |= {name: ints(value) for value, name in enumerate(("zero", "one", "two", "three", "four"))}
+
 CASES = {
     "plain": Case(f"[first] s = Conv(x, w, b) t = Relu(s) {ENDS}", {**W, "b": normal(8, seed=2)}),
     "batch normalization": Case(
@@ -207,6 +211,87 @@ CASES = {
         {"w1": normal(5, 8, seed=49), "W": normal(1, 16, 8, seed=50), "R": normal(1, 16, 4, seed=51)},
         inputs="float[6,n,5] x",
     ),
+    "channel shuffle by sizes computed from shapes": Case(
+        """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at0) c = Gather(h, at1) hw = Slice(h, two, four)
+           half = Div(c, pair) n1 = Unsqueeze(n, zero) c1 = Unsqueeze(c, zero) half1 = Unsqueeze(half, zero)
+           to = Concat<axis = 0>(n1, two, half1, hw) a = Reshape(s, to) b = Transpose<perm = [0,2,1,3,4]>(a)
+           back = Concat<axis = 0>(n1, c1, hw) t = Reshape(b, back) """
+        + ENDS,
+        {**W, **AT, "pair": np.array(2, np.int64)},
+    ),
+    "halves by bounds computed from shapes": Case(
+        """[first] s = Conv(x, w) h = Shape(s) c = Gather(h, one) up = Add(c, one) half = Div(up, two)
+           end = Mul(half, two) a = Slice(s, zero, half, one) b = Slice(s, half, end, one) g = Sigmoid(a) d = Mul(g, b)
+           [last] y = Conv(d, v2)""",
+        {"w": W["w"], **AT, "v2": conv(4, 4, seed=60)},
+    ),
+    "attention scaled by the root of a computed number of channels": Case(
+        """[first] q0 = MatMul(x, wq) [key] k0 = MatMul(x, wk) h = Shape(q0) c = Gather(h, two)
+           f = Cast<to = 1>(c) root = Sqrt(f) q = Div(q0, root) k = Transpose<perm = [0,2,1]>(k0)
+           s0 = MatMul(q, k) y = Softmax<axis = -1>(s0)""",
+        {"wq": normal(5, 8, seed=61), "wk": normal(5, 8, seed=62), **AT},
+        ("first", "key"),
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "shapes of one tensor for another with other channels": Case(
+        """[first] s = MatMul(x, w1) [other] o = MatMul(x, w2) h = Shape(o) n = Slice(h, zero, one)
+           c = Slice(h, two, three) to = Concat<axis = 0>(n, minus, c) a = Reshape(s, to) b = Relu(a)
+           p = MatMul(b, v1) q = MatMul(o, v2) y = Add(p, q)""",
+        {
+            "w1": normal(5, 8, seed=63),
+            "w2": normal(5, 8, seed=64),
+            "v1": normal(8, 4, seed=65),
+            "v2": normal(8, 4, seed=66),
+            "minus": ints(-1),
+            **AT,
+        },
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "embedding tables": Case(
+        """e = Gather(table, ids) [first] s = MatMul(x, w1) r = Add(s, e) t = Add(r, places)
+           [last] y = MatMul(t, v1)""",
+        {
+            "w1": normal(5, 8, seed=66),
+            "v1": normal(8, 4, seed=67),
+            "table": normal(9, 8, seed=68),
+            "places": normal(1, 6, 8, seed=69),
+        },
+        inputs="float[n,6,5] x, int64[n,6] ids",
+        outputs="float[a,b,c] y",
+    ),
+    "class token": Case(
+        """h = Shape(x) n = Slice(h, zero, one) sizes = Concat<axis = 0>(n, minus, minus)
+           kept = Equal(sizes, marks) to = Where(kept, ones, sizes) k = Expand(token, to)
+           [first] s = MatMul(x, w1) t = Concat<axis = 1>(k, s) [last] y = MatMul(t, v1)""",
+        {
+            "w1": normal(5, 8, seed=70),
+            "v1": normal(8, 4, seed=71),
+            "token": normal(1, 1, 8, seed=72),
+            "minus": ints(-1),
+            "marks": ints(-1, -1, -1),
+            "ones": ints(1, 1, 1),
+            **AT,
+        },
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "windows of an image": Case(
+        """[first] s = MatMul(x, w1) a = Reshape(s, cut) b = Transpose<perm = [0,1,3,2,4,5]>(a) c = Reshape(b, flat)
+           d = Relu(c) e = Reshape(d, cut2) f = Transpose<perm = [0,1,3,2,4,5]>(e) t = Reshape(f, whole)
+           [last] y = MatMul(t, v1)""",
+        {
+            "w1": normal(5, 8, seed=73),
+            "v1": normal(8, 4, seed=74),
+            "cut": ints(-1, 2, 3, 2, 2, 8),
+            "flat": ints(-1, 6, 8),
+            "cut2": ints(-1, 2, 2, 3, 2, 8),
+            "whole": ints(-1, 24, 8),
+        },
+        inputs="float[n,6,4,5] x",
+        outputs="float[a,b,c] y",
+    ),
     "where and comparisons": Case(
         f"[first] s = Conv(x, w) m = Greater(s, limit) t = Where(m, s, zero) {ENDS}",
         {**W, "limit": normal(8, 1, 1, seed=52), "zero": np.zeros((1, 8, 1, 1), np.float32)},
@@ -255,7 +340,8 @@ def test_dead_channels_go_without_a_trace(name: str) -> None:
 
 
 def _size(proto: ModelProto) -> int:
-    return sum(numpy_helper.to_array(entry).size for entry in proto.graph.initializer)
+    weights = (entry for entry in proto.graph.initializer if entry.data_type == onnx.TensorProto.FLOAT)
+    return sum(numpy_helper.to_array(entry).size for entry in weights)
 
 
 def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Case) -> dict[str, Array]:

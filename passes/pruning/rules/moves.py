@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.graph.op_table import is_standard
 from amct_onnx.graph.parts import Node
-from amct_onnx.passes.pruning.adjust import Indices, Range, Sizes, SplitSizes
+from amct_onnx.passes.pruning.adjust import Indices, Range, SplitSizes
 from amct_onnx.passes.pruning.axes import (
     Axis,
     Factor,
@@ -24,6 +23,7 @@ from amct_onnx.passes.pruning.axes import (
 )
 from amct_onnx.passes.pruning.labels import FIXED, LabelArray
 from amct_onnx.passes.pruning.rules.reductions import reduced_axes
+from amct_onnx.passes.pruning.rules.targets import shrink_sizes
 from amct_onnx.passes.pruning.walk import Rule, Walk
 
 
@@ -58,54 +58,6 @@ def _shrink_target(walk: Walk, node: Node, made: Sequence[Axis]) -> None:
     shrink_sizes(walk, node, 1, {axis: found for axis, found in enumerate(made) if has_labels(found)})
 
 
-def shrink_sizes(walk: Walk, node: Node, index: int, axes: Mapping[int, Axis]) -> None:
-    """Note that a shape given as input shrinks along these axes.
-
-    Of a constant, entries above 0 do (0 and -1 follow by themselves). Of a concatenation the constant parts do; what is
-    computed from other shapes follows by itself.
-    """
-    labels = {axis: found for axis, layout in axes.items() if (found := labels_of(layout, walk.labels)) is not None}
-    tensor = node.inputs[index]
-    values = walk.values(tensor)
-    if values is not None:
-        flat = values.reshape(-1)
-        entries = {axis: found for axis, found in labels.items() if axis < flat.size and flat[axis] > 0}
-        if entries:
-            walk.adjust(Sizes(node, index, entries))
-        return
-    producer = tensor.inputs[0] if tensor.inputs else None
-    while producer is not None and producer.op in ("Cast", "Identity") and producer.inputs[0].inputs:
-        producer = producer.inputs[0].inputs[0]
-    if producer is None or producer.op != "Concat" or not is_standard(producer):
-        return
-    begin = 0
-    for part, piece in enumerate(producer.inputs):
-        shape = walk.shape(piece)
-        if shape is None:
-            return
-        _shrink_part(walk, producer, part, begin, labels)
-        begin += int(np.prod(shape, dtype=np.int64))
-
-
-def _shrink_part(walk: Walk, concat: Node, part: int, begin: int, labels: Mapping[int, LabelArray]) -> None:
-    """One part of a concatenated shape: a constant, perhaps behind an Unsqueeze."""
-    owner, index = concat, part
-    values = walk.values(concat.inputs[part])
-    if values is None and concat.inputs[part].inputs and concat.inputs[part].inputs[0].op == "Unsqueeze":
-        owner, index = concat.inputs[part].inputs[0], 0
-        values = walk.values(owner.inputs[0])
-    if values is None:
-        return
-    flat = values.reshape(-1)
-    entries = {
-        axis - begin: found
-        for axis, found in labels.items()
-        if 0 <= axis - begin < flat.size and flat[axis - begin] > 0
-    }
-    if entries:
-        walk.adjust(Sizes(owner, index, entries))
-
-
 def unsqueeze(walk: Walk, node: Node) -> None:
     """New axes of one position."""
     layout = walk.layout(node.inputs[0])
@@ -136,15 +88,16 @@ def squeeze(walk: Walk, node: Node) -> None:
 
 def concat(walk: Walk, node: Node) -> None:
     """Positions stand behind one another along one axis, and meet along the others."""
-    layouts = [walk.layout(tensor) for tensor in node.inputs]
-    known = [layout for layout in layouts if layout is not None]
-    if not any(any(map(has_labels, layout)) for layout in known):
+    if not any(map(walk.has_labels, node.inputs)):
         return
+    along = int(node.attrs["axis"])
+    layouts = [walk.follow_constant(node, index, leave=along) or walk.layout(t) for index, t in enumerate(node.inputs)]
+    known = [layout for layout in layouts if layout is not None]
     if len(known) < len(layouts):
         walk.fix_inputs(node, "the shape of an operand is not known")
         return
     rank = len(known[0])
-    along = int(node.attrs["axis"]) % rank
+    along %= rank
     result: list[Axis] = []
     for axis in range(rank):
         parts = [layout[axis] for layout in known]
@@ -184,6 +137,8 @@ def split(walk: Walk, node: Node) -> None:
         axis = plain_axis(size) if part is None else labelled(part)
         walk.set(tensor, [axis if index == along else found for index, found in enumerate(layout)])
         parts.append(part)
+        if part is not None:
+            walk.keep_one(node, part)
         begin += size
     if labels is None:
         return
@@ -199,11 +154,11 @@ def slice_(walk: Walk, node: Node) -> None:
     if layout is None or shape is None:
         walk.fix_inputs(node, "a shape is not known")
         return
-    ranges = _ranges(walk, node, len(layout))
+    ranges, sliced = _ranges(walk, node, len(layout)), _sliced_axes(walk, node, len(layout))
     result = list(layout)
     for axis in range(len(layout)):
         size = size_of(layout[axis])
-        if ranges is not None and axis not in ranges:
+        if axis not in (sliced if ranges is None else ranges):
             continue
         labels = labels_of(layout[axis], walk.labels)
         if ranges is None:
@@ -224,6 +179,7 @@ def slice_(walk: Walk, node: Node) -> None:
         else:
             result[axis] = labelled(labels[positions])
             walk.adjust(Range(node, axis, labels, positions, entry))
+            walk.keep_one(node, labels[positions])
             if step > 1:
                 # What stays of every second one is every second one only where the others go alike.
                 walk.labels.fix(labels, f"Slice '{node.name}': it leaves out steps")
@@ -248,6 +204,12 @@ def _ranges(walk: Walk, node: Node, rank: int) -> dict[int, tuple[int, int, int,
     return {int(axis) % rank: (entry, int(b), int(e), int(s)) for entry, (axis, b, e, s) in enumerate(rows)}
 
 
+def _sliced_axes(walk: Walk, node: Node, rank: int) -> set[int]:
+    """Axes that may be cut; all of them where that is computed, too."""
+    given = node.attrs.get("axes") if len(node.inputs) < 3 else _optional(walk, node, 3)
+    return set(range(rank)) if given is None else {int(axis) % rank for axis in given}
+
+
 def _is_there(node: Node, index: int) -> bool:
     return index < len(node.inputs) and not node.inputs[index].is_empty()
 
@@ -260,6 +222,8 @@ def gather(walk: Walk, node: Node) -> None:
     """Positions along one axis, by constants; computed ones keep the axis as it is."""
     data, indices = node.inputs
     layout, places = walk.layout(data), walk.shape(indices)
+    if layout is not None:
+        layout = walk.follow_constant(node, 0, leave=int(node.attrs.get("axis", 0)) % len(layout)) or layout
     if layout is None or places is None:
         walk.fix_inputs(node, "a shape is not known")
         return
@@ -333,10 +297,11 @@ def resize(walk: Walk, node: Node) -> None:
 
 def expand(walk: Walk, node: Node) -> None:
     """Axes of one position are repeated; others stay."""
-    layout, shape = walk.layout(node.inputs[0]), walk.shape(node.outputs[0])
-    if not walk.has_labels(node.inputs[0]):
+    shape = walk.shape(node.outputs[0])
+    layout = walk.follow_constant(node, 0) or walk.layout(node.inputs[0])
+    if layout is None or not any(map(has_labels, layout)):
         return
-    if layout is None or shape is None:
+    if shape is None:
         walk.fix_inputs(node, "a shape is not known")
         return
     missing = len(shape) - len(layout)

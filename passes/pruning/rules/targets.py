@@ -1,0 +1,64 @@
+"""Shapes that nodes are given as an input: Reshape, Expand, Resize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from amct_onnx.graph.parts import Node
+from amct_onnx.passes.pruning.adjust import Entries, Sizes
+from amct_onnx.passes.pruning.axes import Axis, labels_of
+from amct_onnx.passes.pruning.labels import LabelArray
+from amct_onnx.passes.pruning.sizes import Size
+from amct_onnx.passes.pruning.walk import Walk
+
+
+def shrink_sizes(walk: Walk, node: Node, index: int, axes: Mapping[int, Axis]) -> None:
+    """Note that a shape given as input shrinks along these axes.
+
+    Of a constant, entries above 0 do (0 and -1 follow by themselves). Of a computed one those that are the length of
+    the same axis follow by themselves, others are put in; what else counts channels is put in, too, as it was.
+    """
+    labels = {axis: found for axis, layout in axes.items() if (found := labels_of(layout, walk.labels)) is not None}
+    values = walk.values(node.inputs[index])
+    if values is not None:
+        flat = values.reshape(-1)
+        entries = {axis: found for axis, found in labels.items() if axis < flat.size and flat[axis] > 0}
+        if entries:
+            walk.adjust(Sizes(node, index, entries))
+        return
+    sizes = walk.sizes(node.inputs[index])
+    if sizes is None:
+        for found in labels.values():
+            walk.labels.fix(found, f"{node.op} '{node.name}': its target shape cannot be followed")
+        return
+    given: dict[int, LabelArray | int] = {}
+    for axis, size in enumerate(sizes.entries.reshape(-1)):
+        found = labels.get(axis)
+        if found is None:
+            _keep(walk, node, size, axis, given)
+        elif not _follows(walk, size, found):
+            given[axis] = found
+            if size.value is None:
+                walk.labels.fix(found, f"{node.op} '{node.name}': its new shape mixes channels with free sizes")
+    if given:
+        walk.adjust(Entries(node, index, sizes.entries.size, given))
+
+
+def _follows(walk: Walk, size: Size, labels: LabelArray) -> bool:
+    """Whether an entry is right by itself, whichever channels go."""
+    if size.channels is not None:
+        own = size.channels
+        return own.size == labels.size and bool(np.array_equal(walk.labels.find(own), walk.labels.find(labels)))
+    return not size.counts_channels and size.value in (0, -1)
+
+
+def _keep(walk: Walk, node: Node, size: Size, axis: int, given: dict[int, LabelArray | int]) -> None:
+    """An entry for an axis without channels must not change with them."""
+    if not size.counts_channels:
+        return
+    if size.value is not None:
+        given[axis] = int(size.value)
+        return
+    walk.fix_counted(f"{node.op} '{node.name}': a size that does not belong to channels is computed from their number")
