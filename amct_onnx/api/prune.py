@@ -16,6 +16,7 @@ from amct_onnx.analyse.feeds import walks_once
 from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.configurable import prune_options
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
+from amct_onnx.analyse.pruning.counts import ALIGNMENT, USUAL_ALIGNMENT
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneData, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
 from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
@@ -26,6 +27,7 @@ from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, pruning_notes
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
@@ -67,7 +69,8 @@ def prune(
         ratio: share of each layer's output channels that goes, above 0 and below 1.
         saving: share of the model's multiply-adds that goes, in place of a ratio: how much of each layer is then found
             from data, by what the results lose.
-        ascend_optimized: leave a multiple of 16 channels.
+        ascend_optimized: leave a multiple of 16 channels; with `saving` it is 8 without this, which runtimes' fast
+            convolutions want.
         skip: layers whose output channels all stay.
         importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
             data the default).
@@ -93,6 +96,7 @@ def prune(
             skip=dict.fromkeys(names, "it is skipped on request"),
             importance=chosen,
             saving=saving,
+            alignment=ALIGNMENT if ascend_optimized else USUAL_ALIGNMENT,
         )
     given = _given(data, recover, progress)
     recover = given.data is not None if recover is None else recover
@@ -107,6 +111,7 @@ def prune(
             resolved = configure_pruning(proto, base_dir, shapes, config)
             options, notes = prune_options(resolved, chosen), pruning_notes(resolved)
         result = _pruned(proto, base_dir, shapes, options, given, recover=recover)
+        check_runs(result.model, proto, base_dir, feed)
     report = replace(result.report, notes=(*result.report.notes, *notes))
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     return replace(result, report=report, source=(*source_files(model, proto, base_dir), *read))
@@ -190,6 +195,7 @@ def restore_pruned(
             _summary(group, sum(unit in gone for unit in group.units.tolist()), "", shapes) for group in prunable.groups
         )
         built = prune_model(prunable, units)
+        check_runs(built, proto, base_dir, feed)
     report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes)
     return PruneResult(plain, built, report, source_files(model, proto, base_dir))
 
@@ -234,7 +240,8 @@ def _plans(
         # What is lost is measured on feeds that nothing was fitted to, where there are enough.
         rest, probes = held_out(proto, base_dir, given)
         moments = group_moments(prunable, proto, base_dir, rest)
-        return search_plans(prunable, proto, base_dir, shapes, moments, probes, options.saving)
+        saving, alignment = options.saving, options.alignment
+        return search_plans(prunable, proto, base_dir, shapes, moments, probes, saving, alignment=alignment)
     moments = group_moments(prunable, proto, base_dir, given)
     scores = data_scores(prunable, moments, options, weight_scores(prunable, proto, base_dir))
     return plan_groups(prunable.groups, scores, options)

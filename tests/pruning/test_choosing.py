@@ -12,7 +12,7 @@ from amct_onnx.analyse.pruning.counts import channels_kept
 from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate
 from amct_onnx.analyse.pruning.importance import balanced_l2, lowest
 from amct_onnx.analyse.pruning.moments import Moments, ridge_fit
-from amct_onnx.analyse.pruning.search import scaled_to
+from amct_onnx.analyse.pruning.search import removal_counts, scaled_to
 from amct_onnx.passes.pruning.groups import Group
 from tests.models import Array, normal
 
@@ -137,13 +137,27 @@ def test_without_data_to_speak_of_a_fit_stays_near_its_weights() -> None:
 
 def test_steps_are_taken_where_they_lose_least_for_what_they_save() -> None:
     offers = {
-        "cheap": Offer(np.array([0.1, 0.3, 0.9]), 10.0),
-        "dear": Offer(np.array([1.0, 2.0, 3.0]), 10.0),
-        "large": Offer(np.array([0.5, 5.0, 9.0]), 100.0),
+        "cheap": Offer(np.array([0.1, 0.3, 0.9]), np.array([10.0, 20.0, 30.0])),
+        "dear": Offer(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])),
+        "large": Offer(np.array([0.5, 5.0, 9.0]), np.array([100.0, 200.0, 300.0])),
     }
     assert allocate(offers, 20.0) == {"cheap": 0, "dear": 0, "large": 1}
     assert allocate(offers, 120.0) == {"cheap": 2, "dear": 0, "large": 1}
     assert allocate(offers, 1e9) == {"cheap": 3, "dear": 3, "large": 3}
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks", "alignment", "counts"),
+    [
+        (32, 1, 8, [8, 16, 24]),
+        (36, 1, 8, [4, 12, 20]),
+        (12, 1, 16, []),
+        (24, 2, 8, [4, 8]),
+        (10, 1, 1, [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_counts_leave_a_multiple(size: int, blocks: int, alignment: int, counts: list[int]) -> None:
+    assert removal_counts(group(blocks, size), 1, alignment) == counts
 
 
 def test_an_estimate_passes_through_what_was_measured() -> None:

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Offer:
-    """What a group can give up.
+    """What a group can give up, step by step.
 
     Attributes:
-        losses: loss when one, two, ... steps of channels are gone; it grows.
-        saving: cost that one step saves, in the unit of the target.
+        losses: loss when the channels of one, two, ... steps are gone; it grows.
+        savings: cost that is saved then, in the unit of the target; it grows.
     """
 
     losses: NDArray[np.float64]
-    saving: float
+    savings: NDArray[np.float64]
 
 
 def allocate(offers: Mapping[str, Offer], target: float) -> dict[str, int]:
@@ -38,19 +38,22 @@ def allocate(offers: Mapping[str, Offer], target: float) -> dict[str, int]:
     """
     taken = dict.fromkeys(offers, 0)
     saved = 0.0
-    useful = {name: offer for name, offer in sorted(offers.items()) if len(offer.losses) and offer.saving > 0}
+    useful = {name: offer for name, offer in sorted(offers.items()) if len(offer.losses) and offer.savings[0] > 0}
     heap = [(_price(offer, 0), name) for name, offer in useful.items()]
     heapq.heapify(heap)
     while heap and saved < target:
         _, name = heapq.heappop(heap)
         offer = offers[name]
+        saved += _step(offer.savings, taken[name])
         taken[name] += 1
-        saved += offer.saving
         if taken[name] < len(offer.losses):
             heapq.heappush(heap, (_price(offer, taken[name]), name))
     return taken
 
 
 def _price(offer: Offer, step: int) -> float:
-    before = offer.losses[step - 1] if step else 0.0
-    return float(offer.losses[step] - before) / offer.saving
+    return _step(offer.losses, step) / _step(offer.savings, step)
+
+
+def _step(values: NDArray[np.float64], step: int) -> float:
+    return float(values[step] - (values[step - 1] if step else 0.0))

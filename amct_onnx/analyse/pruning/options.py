@@ -44,6 +44,7 @@ class PruneOptions:
         skip: layer name -> why all of its channels stay.
         importance: how channels are ranked.
         saving: share of the model's multiply-adds that has to go, in place of a ratio for every layer.
+        alignment: a multiple of which every layer keeps then; runtimes' fast convolutions want 8 or 16.
     """
 
     default: LayerPruning | None = None
@@ -51,6 +52,7 @@ class PruneOptions:
     skip: Mapping[str, str] = field(default_factory=dict)
     importance: Importance = Importance.L2
     saving: float | None = None
+    alignment: int = 8
 
     def of(self, layer: str) -> LayerPruning | None:
         """The choice for one layer."""

@@ -40,8 +40,7 @@ def wanted_pruning(group: Group, options: PruneOptions) -> LayerPruning | None:
 
 def units_removed(group: Group, wanted: LayerPruning) -> tuple[int, str]:
     """How many units go of each block, and why fewer than asked for."""
-    # Where one unit is several channels of a layer, as many of it make a multiple of 16.
-    width = max(1, group.producers[0].labels.size // max(1, group.units.size))
+    width = channels_per_unit(group)
     kept = channels_kept(
         group.units.size * width,
         wanted.ratio,
@@ -56,6 +55,11 @@ def units_removed(group: Group, wanted: LayerPruning) -> tuple[int, str]:
     if asked == 0:
         return 0, _nothing_goes(group, wanted, width)
     return asked, ""
+
+
+def channels_per_unit(group: Group) -> int:
+    """How many channels of a layer go with one unit."""
+    return max(1, group.producers[0].labels.size // max(1, group.units.size))
 
 
 def _nothing_goes(group: Group, wanted: LayerPruning, width: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.pruning.allocation import Offer, allocate
 from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds
 from amct_onnx.analyse.pruning.elimination import Elimination, eliminate
-from amct_onnx.analyse.pruning.plan import GroupPlan
+from amct_onnx.analyse.pruning.plan import GroupPlan, channels_per_unit
 from amct_onnx.analyse.pruning.reader_views import GroupMoments, group_views
 from amct_onnx.analyse.pruning.sensitivity import Sensitivity
 from amct_onnx.passes.pruning.groups import Group
@@ -39,6 +39,8 @@ def search_plans(
     moments: GroupMoments,
     feeds: Sequence[Feed],
     saving: float,
+    *,
+    alignment: int,
 ) -> list[GroupPlan]:
     """Plans of all groups that together save a share of the multiply-adds.
 
@@ -49,24 +51,34 @@ def search_plans(
         moments: of what layers read and give.
         feeds: feeds on which sensitivity is measured.
         saving: share of the multiply-adds that goes, above 0 and below 1.
+        alignment: a multiple of which every layer keeps.
     """
     measured = Sensitivity(proto, base_dir, shapes, feeds)
     found: dict[str, Elimination] = {}
     offers: dict[str, Offer] = {}
+    counts: dict[str, list[int]] = {}
     for group in prunable.groups:
         views = group_views(prunable.flow, group, moments) if group.is_free.any() else []
-        most = _most(group)
-        if not views or most < 1:
+        counts[group.name] = own = removal_counts(group, channels_per_unit(group), alignment) if views else []
+        if not own:
             continue
-        found[group.name] = elimination = eliminate(group, views, most)
-        probes = sorted({max(1, round(share * most)) for share in _PROBES})
+        found[group.name] = elimination = eliminate(group, views, own[-1])
+        probes = sorted({own[round(share * (len(own) - 1))] for share in _PROBES})
         lost = [measured.of(_units(group, elimination, count), moments) for count in probes]
         losses = scaled_to(_by_block(elimination, group), probes, lost)
-        step = max(1, most // _STEPS)
-        offers[group.name] = Offer(losses[step - 1 :: step], step * _saved_by_one(prunable.flow, group, shapes))
+        taken = np.array(own)
+        offers[group.name] = Offer(losses[taken - 1], taken * _saved_by_one(prunable.flow, group, shapes))
     total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
     steps = allocate(offers, saving * total)
-    return [_plan(group, found, steps) for group in prunable.groups]
+    plans: list[GroupPlan] = []
+    for group in prunable.groups:
+        step = steps.get(group.name, 0)
+        if step:
+            removed = _units(group, found[group.name], counts[group.name][step - 1])
+            plans.append(GroupPlan(group, removed))
+        else:
+            plans.append(GroupPlan(group, np.zeros(0, np.int64), _why_whole(group, counts[group.name], alignment)))
+    return plans
 
 
 def scaled_to(estimate: Losses, counts: Sequence[int], measured: Sequence[float]) -> Losses:
@@ -90,10 +102,21 @@ def scaled_to(estimate: Losses, counts: Sequence[int], measured: Sequence[float]
     return result
 
 
-def _most(group: Group) -> int:
-    """How many units of each block may go."""
+def removal_counts(group: Group, width: int, alignment: int) -> list[int]:
+    """How many units of each block may go, so that a multiple of `alignment` channels stays; a few of many choices.
+
+    Args:
+        group: the group.
+        width: channels of a layer in one unit.
+        alignment: of what a multiple stays.
+    """
     blocks = [int((group.is_free & (group.blocks == block)).sum()) for block in range(group.block_count)]
-    return min(*blocks, int(MOST_OF_GROUP * group.units.size / group.block_count)) if blocks else 0
+    most = min(*blocks, int(MOST_OF_GROUP * group.units.size / group.block_count)) if blocks else 0
+    fitting = [
+        count for count in range(1, most + 1) if (group.units.size - count * group.block_count) * width % alignment == 0
+    ]
+    stride = -(-len(fitting) // _STEPS) if fitting else 1
+    return fitting[::-1][::stride][::-1]
 
 
 def _by_block(found: Elimination, group: Group) -> Losses:
@@ -116,12 +139,9 @@ def _saved_by_one(flow: Flow, group: Group, shapes: Shapes) -> float:
     return saved * group.block_count
 
 
-def _plan(group: Group, found: Mapping[str, Elimination], steps: Mapping[str, int]) -> GroupPlan:
-    nothing = np.zeros(0, np.int64)
-    if group.name not in found:
-        return GroupPlan(group, nothing, group.reason or "no layer that reads its channels can be fitted")
-    taken = steps.get(group.name, 0)
-    if not taken:
-        return GroupPlan(group, nothing, "other layers give up more for less loss")
-    per_block = taken * max(1, _most(group) // _STEPS)
-    return GroupPlan(group, _units(group, found[group.name], min(per_block, _most(group))))
+def _why_whole(group: Group, counts: Sequence[int], alignment: int) -> str:
+    if not group.is_free.any():
+        return group.reason
+    if not counts:
+        return f"no layer that reads its channels can be fitted, or no smaller multiple of {alignment} channels is left"
+    return "other layers give up more for less loss"

@@ -1,0 +1,62 @@
+"""A pruned model is run before anybody gets it: on one feed, and where the batch is free on one sample of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import ModelProto
+
+from amct_onnx.analyse.feeds import Feed
+from amct_onnx.errors import AmctError, ModelError
+from amct_onnx.graph import BuiltModel
+from amct_onnx.runtime import InferenceSession, fetch, input_specs, open_session, tensor_outputs
+
+
+def check_runs(built: BuiltModel, proto: ModelProto, base_dir: Path | None, feed: Feed) -> None:
+    """Run the pruned model where the float model runs.
+
+    Args:
+        built: the pruned model.
+        proto: the float model.
+        base_dir: folder of its external weights.
+        feed: one feed.
+
+    Raises:
+        ModelError: it does not run, or its results have other shapes.
+    """
+    source = open_session(proto, base_dir=base_dir)
+    feeds = [feed, *_smaller(source, feed)]
+    wanted = [shapes for one in feeds if (shapes := _shapes(source, one)) is not None]
+    del source
+    if len(wanted) < len(feeds):
+        # Values were drawn at random, and the float model itself refuses them.
+        feeds = feeds[: len(wanted)]
+    try:
+        session = open_session(built)
+        names = tensor_outputs(session)
+        got = [[array.shape for array in fetch(session, names, one)] for one in feeds]
+    except AmctError as error:
+        raise ModelError(
+            f"the pruned model does not run: {error}; skip the layers before that node, and report the model"
+        ) from error
+    if got != wanted:
+        raise ModelError(
+            f"results of the pruned model have shapes {got}, not {wanted}; skip the last layers, and report the model"
+        )
+
+
+def _smaller(session: InferenceSession, feed: Feed) -> list[Feed]:
+    """The first sample alone, where every input has a free batch of more than one."""
+    specs = input_specs(session)
+    is_free = all(spec.shape and not isinstance(spec.shape[0], int) for spec in specs)
+    if not is_free or any(len(feed[spec.name]) < 2 for spec in specs):
+        return []
+    return [{spec.name: feed[spec.name][:1] for spec in specs}]
+
+
+def _shapes(session: InferenceSession, feed: Feed) -> list[tuple[int, ...]] | None:
+    """Shapes of the results; None when the model does not run on the feed."""
+    try:
+        return [array.shape for array in fetch(session, tensor_outputs(session), feed)]
+    except AmctError:
+        return None

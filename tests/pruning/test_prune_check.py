@@ -1,0 +1,38 @@
+"""A model that pruning broke is not given out."""
+
+from __future__ import annotations
+
+import pytest
+
+from amct_onnx.api.prune_check import check_runs
+from amct_onnx.errors import ModelError
+from amct_onnx.graph import build
+from tests.models import imported, normal, parse
+
+SOURCE = parse("y = MatMul(x, w)", "float[n,4] x", "float[n,3] y", {"w": normal(4, 3)})
+FEED = {"x": normal(2, 4)}
+
+
+def test_what_runs_as_before_passes() -> None:
+    check_runs(build(imported(SOURCE)), SOURCE, None, FEED)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weight", "words"),
+    [("y = MatMul(x, w)", normal(5, 3), "does not run"), ("y = MatMul(x, w)", normal(4, 2), r"shapes \[\[\(2, 2\)\]")],
+)
+def test_what_does_not_is_refused(nodes: str, weight: object, words: str) -> None:
+    broken = parse(nodes, "float[n,4] x", "float[n,k] y", {"w": weight})  # type: ignore[dict-item]
+    with pytest.raises(ModelError, match=words):
+        check_runs(build(imported(broken)), SOURCE, None, FEED)
+
+
+def test_a_shape_that_fits_one_batch_only_is_found() -> None:
+    fixed = parse(
+        "s = MatMul(x, w) y = Reshape(s, two)", "float[n,4] x", "float[n,k] y", {"w": normal(4, 3), "two": normal(2)}
+    )
+    fixed.graph.initializer[1].ClearField("raw_data")
+    fixed.graph.initializer[1].data_type = 7
+    fixed.graph.initializer[1].int64_data.extend([2, 3])
+    with pytest.raises(ModelError, match="does not run"):
+        check_runs(build(imported(fixed)), SOURCE, None, FEED)
