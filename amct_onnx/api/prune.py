@@ -33,6 +33,7 @@ from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
 from amct_onnx.graph import build, digest, import_model, name_nodes
+from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
 from amct_onnx.rewrite.pruning import (
@@ -100,9 +101,10 @@ def prune(
         )
     given = _given(data, recover, progress)
     recover = given.data is not None if recover is None else recover
-    proto, base_dir = load_source(model)
-    refuse_compressed(proto)
-    with blaming_illegal_models(proto, base_dir):
+    whole, base_dir = load_source(model)
+    refuse_compressed(whole)
+    with blaming_illegal_models(whole, base_dir):
+        proto = inline_layer_functions(whole, base_dir)
         _check_names(proto, base_dir, names)
         (feed,) = first_feeds(proto, base_dir, given.data, 1) or [sample_feed(proto, base_dir, input_shapes or {})]
         shapes = tensor_shapes(proto, base_dir, feed)
@@ -111,10 +113,12 @@ def prune(
             resolved = configure_pruning(proto, base_dir, shapes, config)
             options, notes = prune_options(resolved, chosen), pruning_notes(resolved)
         result = _pruned(proto, base_dir, shapes, options, given, recover=recover)
-        check_runs(result.model, proto, base_dir, feed)
+        check_runs(result.model, whole, base_dir, feed)
+        header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
     report = replace(result.report, notes=(*result.report.notes, *notes))
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
-    return replace(result, report=report, source=(*source_files(model, proto, base_dir), *read))
+    files = (*source_files(model, whole, base_dir), *read)
+    return replace(result, record=replace(result.record, header=header), report=report, source=files)
 
 
 def _check_amount(ratio: float | None, saving: float | None, data: Any) -> None:
@@ -181,10 +185,11 @@ def restore_pruned(
     source = loaded.source if isinstance(loaded, LoadedRecord) else "record"
     if not any(entry.producers for entry in plain.prune):
         raise RecordError(f"{source}: it holds no prune_record with producers, so there is nothing to prune")
-    proto, base_dir = load_source(model)
-    refuse_compressed(proto)
-    notes = () if structure_only else tuple(check_belongs(loaded, proto, base_dir))
-    with blaming_illegal_models(proto, base_dir):
+    whole, base_dir = load_source(model)
+    refuse_compressed(whole)
+    notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
+    with blaming_illegal_models(whole, base_dir):
+        proto = inline_layer_functions(whole, base_dir)
         feed = sample_feed(proto, base_dir, input_shapes or {})
         shapes = tensor_shapes(proto, base_dir, feed)
         prunable = open_prunable(proto, base_dir, shapes)
@@ -195,9 +200,10 @@ def restore_pruned(
             _summary(group, sum(unit in gone for unit in group.units.tolist()), "", shapes) for group in prunable.groups
         )
         built = prune_model(prunable, units)
-        check_runs(built, proto, base_dir, feed)
+        check_runs(built, whole, base_dir, feed)
     report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes)
-    return PruneResult(plain, built, report, source_files(model, proto, base_dir))
+    read = [Path(record)] if isinstance(record, str | os.PathLike) else []
+    return PruneResult(plain, built, report, (*source_files(model, whole, base_dir), *read))
 
 
 def _pruned(
@@ -220,7 +226,7 @@ def _pruned(
         fitted = refit(prunable.model, layers, proto, base_dir, given)
         built = build(prunable.model)
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
-    record = Record(prune=records, header=RecordHeader(source_sha256=digest(proto, base_dir), weights=state))
+    record = Record(prune=records, header=RecordHeader(weights=state))
     report = PruneReport(summaries, before, model_cost(prunable.model, shapes), fitted=fitted)
     return PruneResult(record, built, report)
 
@@ -258,8 +264,9 @@ def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | N
         model: path of an ONNX file, or a ModelProto.
         input_shapes: input -> sizes to take for the free ones.
     """
-    proto, base_dir = load_source(model)
-    with blaming_illegal_models(proto, base_dir):
+    whole, base_dir = load_source(model)
+    with blaming_illegal_models(whole, base_dir):
+        proto = inline_layer_functions(whole, base_dir)
         shapes = tensor_shapes(proto, base_dir, sample_feed(proto, base_dir, input_shapes or {}))
         prunable = open_prunable(proto, base_dir, shapes)
     cost = model_cost(prunable.model, shapes)

@@ -14,6 +14,7 @@ from amct_onnx.errors import RecordError
 from amct_onnx.graph import BuiltModel, Model, build, import_model, name_nodes
 from amct_onnx.graph.element_types import settle_types
 from amct_onnx.graph.shapes import declared_sizes
+from amct_onnx.passes.densify import DensifySparse
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.fold_weights import FoldWeights
 from amct_onnx.passes.pruning.groups import Group, find_groups, positions, units_at
@@ -45,13 +46,14 @@ def open_prunable(
     """Follow the channels of a model.
 
     Args:
-        proto: the model, not changed.
+        proto: the model, its functions with layers inlined; not changed.
         base_dir: folder of its external weights.
         shapes: sizes of its tensors at one feed.
         kept: layers whose channels all stay -> why.
     """
     model = import_model(proto, base_dir)
     name_nodes(model)
+    DensifySparse().run(model)
     FoldWeights().run(model)
     settle_types(model)
     flow = follow(model, shapes, RULES, declared=declared_sizes(proto, base_dir), kept=kept)

@@ -170,3 +170,29 @@ def test_rows_times_weight_are_the_results(name: str) -> None:
     np.testing.assert_allclose(made, results, atol=1e-4)
     np.testing.assert_array_equal(view.stored(view.weight(weight), weight.shape), weight)
     assert len(rows) == results.shape[0] == y.size // results[0].size
+
+
+def test_layers_in_functions_are_pruned_too(tmp_path: Path) -> None:
+    source = parse(
+        "[call] s = my.block(x, w) [last] y = Conv(s, v)",
+        "float[n,3,6,6] x",
+        "float[n,4,6,6] y",
+        {"w": normal(16, 3, 1, 1), "v": normal(4, 16, 1, 1, seed=1)},
+        domains='"my": 1',
+        functions='<domain: "my", opset_import: ["": 17]> block (a, k) => (b) { [inner] c = Conv(a, k) b = Relu(c) }',
+    )
+    onnx.save(source, tmp_path / "m.onnx")
+    result = amct_onnx.prune(tmp_path / "m.onnx", ratio=0.5)
+    assert [group.removed for group in result.report.groups if group.removed] == [8]
+    result.save(tmp_path / "a")
+    again = amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "a_record.txt")
+    assert again.model.to_proto().SerializeToString() == result.model.to_proto().SerializeToString()
+    assert run(tmp_path / "a_pruned_model.onnx", {"x": normal(2, 3, 6, 6)})[0].shape == (2, 4, 6, 6)
+
+
+def test_the_record_that_was_read_is_not_overwritten(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    amct_onnx.prune(tmp_path / "m.onnx", ratio=0.3).save(tmp_path / "a")
+    again = amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "a_record.txt")
+    with pytest.raises(UsageError, match="overwrite an input"):
+        again.save(tmp_path / "a")
