@@ -12,9 +12,11 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.feed_files import find_feeds
-from amct_onnx.analyse.feeds import walks_once
+from amct_onnx.analyse.feeds import Feed, walks_once
 from amct_onnx.analyse.planner import check_names
+from amct_onnx.analyse.pruning.biases import shift_bias
 from amct_onnx.analyse.pruning.configurable import prune_options
+from amct_onnx.analyse.pruning.constants import constant_shifts
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
 from amct_onnx.analyse.pruning.counts import ALIGNMENT, USUAL_ALIGNMENT
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneData, PruneOptions
@@ -32,9 +34,10 @@ from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, pru
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
-from amct_onnx.graph import build, digest, import_model, name_nodes
+from amct_onnx.graph import BuiltModel, build, digest, import_model, name_nodes
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.passes.pruning.groups import Group
+from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
 from amct_onnx.rewrite.pruning import (
     Prunable,
@@ -112,7 +115,7 @@ def prune(
         if config is not None:
             resolved = configure_pruning(proto, base_dir, shapes, config)
             options, notes = prune_options(resolved, chosen), pruning_notes(resolved)
-        result = _pruned(proto, base_dir, shapes, options, given, recover=recover)
+        result = _pruned(proto, base_dir, feed, shapes, options, given, recover=recover)
         check_runs(result.model, whole, base_dir, feed)
         header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
     report = replace(result.report, notes=(*result.report.notes, *notes))
@@ -199,7 +202,7 @@ def restore_pruned(
         summaries = tuple(
             _summary(group, sum(unit in gone for unit in group.units.tolist()), "", shapes) for group in prunable.groups
         )
-        built = prune_model(prunable, units)
+        built = _taken_out(prunable, units, proto, base_dir, feed)
         check_runs(built, whole, base_dir, feed)
     report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes)
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
@@ -207,7 +210,14 @@ def restore_pruned(
 
 
 def _pruned(
-    proto: ModelProto, base_dir: Path | None, shapes: Shapes, options: PruneOptions, given: PruneData, *, recover: bool
+    proto: ModelProto,
+    base_dir: Path | None,
+    feed: Feed,
+    shapes: Shapes,
+    options: PruneOptions,
+    given: PruneData,
+    *,
+    recover: bool,
 ) -> PruneResult:
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
     plans = _plans(prunable, proto, base_dir, shapes, options, given)
@@ -219,16 +229,32 @@ def _pruned(
     records = prune_records(prunable, removed)
     units = np.concatenate(list(removed.values()))
     lost = lost_inputs(prunable, units)
-    built = prune_model(prunable, units)
+    kept = kept_results(prunable, units)
+    built = _taken_out(prunable, units, proto, base_dir, feed)
     fitted: tuple[str, ...] = ()
     if recover:
-        layers = layers_to_refit(prunable.model, lost, kept_results(prunable, units))
+        layers = layers_to_refit(prunable.model, lost, kept)
         fitted = refit(prunable.model, layers, proto, base_dir, given)
         built = build(prunable.model)
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
     record = Record(prune=records, header=RecordHeader(weights=state))
     report = PruneReport(summaries, before, model_cost(prunable.model, shapes), fitted=fitted)
     return PruneResult(record, built, report)
+
+
+def _taken_out(
+    prunable: Prunable, units: LabelArray, proto: ModelProto, base_dir: Path | None, feed: Feed
+) -> BuiltModel:
+    """The model without these units; what constant channels added stays in the biases of their readers."""
+    shifts = constant_shifts(prunable, units, proto, base_dir, [feed])
+    kept = kept_results(prunable, units)
+    built = prune_model(prunable, units)
+    if not shifts:
+        return built
+    nodes = {str(node.name): node for node in prunable.model.graph.nodes}
+    for name, shift in shifts.items():
+        shift_bias(prunable.model, nodes[name], shift[kept[name]])
+    return build(prunable.model)
 
 
 def _plans(

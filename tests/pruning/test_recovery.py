@@ -196,3 +196,46 @@ def test_the_record_that_was_read_is_not_overwritten(tmp_path: Path) -> None:
     again = amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "a_record.txt")
     with pytest.raises(UsageError, match="overwrite an input"):
         again.save(tmp_path / "a")
+
+
+def with_constants(padding: int = 0) -> ModelProto:
+    """Four of twelve filters are zero, so that their channels hold their shift, through normalization and Relu."""
+    w = normal(12, 3, 3, 3)
+    w[[1, 4, 5, 9]] = 0
+    return parse(
+        f"""[first] s = Conv(x, w, b) r = BatchNormalization(s, g, h, m, u) t = Relu(r)
+            [last] y = Conv<pads = [{padding},{padding},{padding},{padding}]>(t, v, c)""",
+        "float[n,3,8,8] x",
+        "float[n,4,k,l] y",
+        {
+            "w": w,
+            "b": normal(12, seed=1) + 1,
+            "g": np.abs(normal(12, seed=2)),
+            "h": normal(12, seed=3) + 1,
+            "m": normal(12, seed=4),
+            "u": np.ones(12, np.float32),
+            "v": normal(4, 12, 3, 3, seed=5),
+            "c": normal(4, seed=6),
+        },
+    )
+
+
+def test_what_constant_channels_added_stays_in_the_bias(tmp_path: Path) -> None:
+    onnx.save(with_constants(), tmp_path / "m.onnx")
+    result = amct_onnx.prune(tmp_path / "m.onnx", ratio=0.34)
+    (producer,) = result.record.prune[0].producers
+    assert producer.prune_index == (1, 4, 5, 9)
+    fed = {"x": normal(3, 3, 8, 8, seed=8)}
+    want = run(with_constants(), fed)[0]
+    np.testing.assert_allclose(run(result.model.to_proto(), fed)[0], want, atol=1e-5 * np.abs(want).max())
+    result.save(tmp_path / "a")
+    again = amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "a_record.txt")
+    assert again.model.to_proto().SerializeToString() == result.model.to_proto().SerializeToString()
+
+
+def test_a_padded_border_does_not_see_a_constant() -> None:
+    source = with_constants(padding=1)
+    bias = {entry.name: onnx.numpy_helper.to_array(entry) for entry in source.graph.initializer}["c"]
+    pruned = amct_onnx.prune(source, ratio=0.34).model.to_proto()
+    kept = {entry.name: onnx.numpy_helper.to_array(entry) for entry in pruned.graph.initializer}["c"]
+    np.testing.assert_array_equal(kept, bias)

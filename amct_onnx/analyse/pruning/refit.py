@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from amct_onnx.analyse.pruning.biases import set_bias, shift_bias
 from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.rows import LayerView, has_view
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import Model, build, constant_array
-from amct_onnx.graph.edit import append_input, replace_input
-from amct_onnx.graph.op_table import known_constant, resolve_constant
-from amct_onnx.graph.parts import Node, Variable
+from amct_onnx.graph.edit import replace_input
+from amct_onnx.graph.op_table import known_constant
+from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
 
 MOST_STAGES = 16
@@ -133,36 +134,12 @@ def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Seq
         return False
     stored = LayerView(node).stored(fitted, values.shape).astype(values.dtype)
     replace_input(node, 1, model.rewrite_constant(node.inputs[1], stored))
-    _set_bias(model, node, bias)
-    return True
-
-
-def _set_bias(model: Model, node: Node, bias: Matrix) -> None:
-    """The new bias, in the layer or in the Add behind a MatMul."""
     if node.op == "MatMul":
-        _shift_add(model, node, bias)
-        return
-    values = bias.astype(np.float32)
-    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
-        old = known_constant(node.inputs[2])
-        shaped = np.broadcast_to(values, np.broadcast_shapes(values.shape, old.shape)).astype(old.dtype)
-        replace_input(node, 2, model.rewrite_constant(node.inputs[2], shaped.copy()))
+        # Its results have no bias of their own.
+        shift_bias(model, node, bias)
     else:
-        append_input(node, 2, model.add_constant(f"{node.name}.bias", values), Variable.empty())
-
-
-def _shift_add(model: Model, node: Node, shift: Matrix) -> None:
-    """A product's results have no bias of their own: the shift goes into the constant that is added to them."""
-    readers = list(node.outputs[0].outputs)
-    if len(readers) != 1 or readers[0].op != "Add":
-        return
-    add = readers[0]
-    index = 1 if add.inputs[0] is node.outputs[0] else 0
-    constant = resolve_constant(add.inputs[index])
-    if constant is None or not constant.shape or int(constant.shape[-1]) != shift.size:
-        return
-    values = (constant_array(constant) + shift).astype(constant.dtype)
-    replace_input(add, index, model.rewrite_constant(add.inputs[index], values))
+        set_bias(model, node, bias)
+    return True
 
 
 def layers_to_refit(model: Model, readers: Iterable[str], kept: Mapping[str, NDArray[np.bool_]]) -> list[RefitLayer]:

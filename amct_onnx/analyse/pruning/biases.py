@@ -1,0 +1,56 @@
+"""Biases of layers, wherever they stand."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amct_onnx.graph import Model, constant_array
+from amct_onnx.graph.edit import append_input, replace_input
+from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.parts import Node, Variable
+
+
+def set_bias(model: Model, node: Node, bias: NDArray[np.float64]) -> bool:
+    """Give a Conv or Gemm this bias; False for other layers, and where the bias is computed.
+
+    Args:
+        model: the model.
+        node: the layer.
+        bias: [results].
+    """
+    if node.op == "MatMul":
+        return False
+    if len(node.inputs) < 3 or node.inputs[2].is_empty():
+        append_input(node, 2, model.add_constant(f"{node.name}.bias", bias.astype(np.float32)), Variable.empty())
+        return True
+    old = resolve_constant(node.inputs[2])
+    if old is None:
+        return False
+    whole = np.broadcast_to(bias, np.broadcast_shapes(bias.shape, old.shape)).astype(old.dtype)
+    replace_input(node, 2, model.rewrite_constant(node.inputs[2], whole.copy()))
+    return True
+
+
+def shift_bias(model: Model, node: Node, shift: NDArray[np.float64]) -> bool:
+    """Add to a layer's bias, for a MatMul to the constant that the Add behind it adds; False where there is none.
+
+    Args:
+        model: the model.
+        node: the layer.
+        shift: [results].
+    """
+    if node.op != "MatMul":
+        old = resolve_constant(node.inputs[2]) if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+        return set_bias(model, node, shift if old is None else constant_array(old) + shift)
+    readers = list(node.outputs[0].outputs)
+    if len(readers) != 1 or readers[0].op != "Add":
+        return False
+    add = readers[0]
+    index = 1 if add.inputs[0] is node.outputs[0] else 0
+    constant = resolve_constant(add.inputs[index])
+    if constant is None or not constant.shape or int(constant.shape[-1]) != shift.size:
+        return False
+    values = (constant_array(constant) + shift).astype(constant.dtype)
+    replace_input(add, index, model.rewrite_constant(add.inputs[index], values))
+    return True
