@@ -9,9 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from amct_onnx.analyse.pruning.cost import Cost
 from amct_onnx.api.result import SavedFiles
 from amct_onnx.api.saving import check_outputs, prefixed_paths
+from amct_onnx.config.retrain.write import format_prune_config
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.record import Record, format_record
@@ -83,6 +86,16 @@ class PruneResult:
     model: BuiltModel
     report: PruneReport
     source: tuple[Path, ...] = field(default=(), repr=False)
+
+    def config_text(self) -> str:
+        """A simple config that takes as many channels of each layer; which ones is then ranked anew."""
+        ratios = {
+            name: float(np.float32(group.removed / group.channels))
+            for group in self.report.groups
+            if group.removed
+            for name in group.layers
+        }
+        return format_prune_config(ratios)
 
     def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> SavedFiles:
         """Write ``PREFIX_pruned_model.onnx`` and ``PREFIX_record.txt``: both, or nothing.

@@ -231,6 +231,9 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
         choices=[importance.value for importance in Importance],
         help="how channels are ranked (default: l2; with --data reconstruction)",
     )
+    parser.add_argument(
+        "--save-config", type=Path, metavar="FILE", help="also write a .cfg that prunes as much of each layer"
+    )
     parser.add_argument("--no-recover", action="store_true", help="with --data: leave the layers' weights as they are")
     parser.add_argument(
         "--config",

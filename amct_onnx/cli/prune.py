@@ -17,6 +17,7 @@ from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import feeds_from
 from amct_onnx.cli.report import show_files
 from amct_onnx.errors import UsageError
+from amct_onnx.graph.files import replacing
 from amct_onnx.record import load_record
 
 _NAMED = 3
@@ -27,7 +28,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _check_amount(arguments)
     feeds = feeds_from(arguments) if arguments.data else None
     inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
-    check_outputs(prefixed_paths(arguments.output, ENDINGS), [arguments.model, *inputs])
+    outputs = prefixed_paths(arguments.output, ENDINGS)
+    if arguments.save_config:
+        outputs["config"] = arguments.save_config
+    check_outputs(outputs, [arguments.model, *inputs])
     result = prune(
         arguments.model,
         config=arguments.config,
@@ -41,7 +45,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         input_shapes=None if feeds else _shapes(arguments),
         progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
-    _show(console, result, result.save(arguments.output, protect=inputs))
+    paths = result.save(arguments.output, protect=inputs)
+    if arguments.save_config:
+        with replacing(arguments.save_config) as file:
+            file.write_bytes(result.config_text().encode())
+        paths["config"] = arguments.save_config
+    _show(console, result, paths)
     return 0
 
 

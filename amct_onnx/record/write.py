@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
 from amct_onnx.errors import UsageError
+from amct_onnx.prototext.write import quote, shortest
 from amct_onnx.record.header import format_header
 from amct_onnx.record.layers import KVCacheRecord, LayerRecord
 from amct_onnx.record.model import Record
 from amct_onnx.record.prune import PruneAttr, PruneNode, PruneRecord
-
-_ESCAPES = {code: f"\\{code:03o}" for code in (*range(32), 127)}
-_ESCAPES |= {ord("\t"): r"\t", ord("\n"): r"\n", ord("\r"): r"\r", ord('"'): r"\"", ord("'"): r"\'", ord("\\"): r"\\"}
-_FLOAT32 = struct.Struct("<f")
 
 
 def save_record(record: Record, path: str | os.PathLike[str]) -> None:
@@ -53,7 +48,7 @@ def format_record(record: Record) -> str:
 
 
 def _entry(key: str, layer: LayerRecord | None, cache: KVCacheRecord | None) -> Iterator[str]:
-    body = [f"key: {_quote(key)}"]
+    body = [f"key: {quote(key)}"]
     if layer is not None:
         body += _block("value", _fields(layer))
     if cache is not None:
@@ -77,13 +72,13 @@ def _prune(prune: PruneRecord) -> Iterator[str]:
 
 
 def _node(node: PruneNode) -> Iterator[str]:
-    yield f"name: {_quote(node.name)}"
+    yield f"name: {quote(node.name)}"
     for attr in node.attrs:
         yield from _block("attr", _attr(attr))
 
 
 def _attr(attr: PruneAttr) -> Iterator[str]:
-    yield f"name: {_quote(attr.name)}"
+    yield f"name: {quote(attr.name)}"
     yield f"type: {attr.type.name}"
     values = attr.value if isinstance(attr.value, tuple) else (attr.value,)
     yield from (f"{attr.type.value}: {_scalar(value)}" for value in values)
@@ -97,21 +92,7 @@ def _block(name: str, body: Iterator[str] | list[str]) -> Iterator[str]:
 
 def _scalar(value: float | int | bool | str) -> str:
     if isinstance(value, float):
-        return _shortest(value)
+        return shortest(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _quote(value) if isinstance(value, str) else str(value)
-
-
-def _quote(text: str) -> str:
-    return f'"{text.translate(_ESCAPES)}"'
-
-
-def _shortest(value: float) -> str:
-    """Return the shortest of the roundings to 6, 7, 8 or 9 digits that reads back as the same float32."""
-    for digits in (6, 7, 8):
-        rounded = float(f"{value:.{digits}g}")
-        with suppress(OverflowError):
-            if _FLOAT32.unpack(_FLOAT32.pack(rounded))[0] == value:
-                return str(rounded)
-    return str(float(f"{value:.9g}"))
+    return quote(value) if isinstance(value, str) else str(value)

@@ -239,3 +239,12 @@ def test_a_padded_border_does_not_see_a_constant() -> None:
     pruned = amct_onnx.prune(source, ratio=0.34).model.to_proto()
     kept = {entry.name: onnx.numpy_helper.to_array(entry) for entry in pruned.graph.initializer}["c"]
     np.testing.assert_array_equal(kept, bias)
+
+
+def test_a_config_of_what_was_found_prunes_as_much(tmp_path: Path) -> None:
+    found = amct_onnx.prune(network(), feeds(), saving=0.3)
+    path = tmp_path / "found.cfg"
+    path.write_text(found.config_text())
+    again = amct_onnx.prune(network(), config=path)
+    assert [(g.layers, g.removed) for g in again.report.groups] == [(g.layers, g.removed) for g in found.report.groups]
+    assert any(group.removed for group in again.report.groups)
