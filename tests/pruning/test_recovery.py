@@ -76,7 +76,7 @@ def test_a_saving_is_reached() -> None:
     source = network()
     result = amct_onnx.prune(source, feeds(), saving=0.3)
     left = result.report.after.multiply_adds / result.report.before.multiply_adds
-    assert 0.45 < left <= 0.72
+    assert 0.45 < left <= 0.7
     assert error(source, result.model.to_proto()) < 0.5
 
 

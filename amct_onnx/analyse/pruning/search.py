@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,8 @@ MOST_OF_GROUP = 0.75
 """Share of a group's channels that may go at most."""
 _STEPS = 24
 """In how many steps a group's channels are offered."""
+_RAISES = tuple(1.0 + 0.04 * step for step in range(26))
+"""Factors by which the target is raised until the layers together save enough."""
 _PROBES = (0.15, 0.4, 1.0)
 """Shares of the most that may go of a group at which the loss is measured; between them it follows the estimate."""
 
@@ -68,8 +70,7 @@ def search_plans(
         losses = scaled_to(_by_block(elimination, group), probes, lost)
         taken = np.array(own)
         offers[group.name] = Offer(losses[taken - 1], taken * _saved_by_one(prunable.flow, group, shapes))
-    total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
-    steps = allocate(offers, saving * total)
+    steps = _steps_for(prunable, shapes, offers, found, counts, saving)
     plans: list[GroupPlan] = []
     for group in prunable.groups:
         step = steps.get(group.name, 0)
@@ -79,6 +80,41 @@ def search_plans(
         else:
             plans.append(GroupPlan(group, np.zeros(0, np.int64), _why_whole(group, counts[group.name], alignment)))
     return plans
+
+
+def _steps_for(
+    prunable: Prunable,
+    shapes: Shapes,
+    offers: Mapping[str, Offer],
+    found: Mapping[str, Elimination],
+    counts: Mapping[str, Sequence[int]],
+    saving: float,
+) -> dict[str, int]:
+    """Steps of each group that save enough; what is offered is raised until they do, since groups share layers."""
+    total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
+    groups = {group.name: group for group in prunable.groups}
+    steps: dict[str, int] = {}
+    for factor in _RAISES:
+        steps = allocate(offers, factor * saving * total)
+        taken = {name: counts[name][step - 1] for name, step in steps.items() if step}
+        units = [_units(groups[name], found[name], count) for name, count in taken.items()]
+        if units and _saved(prunable, shapes, np.concatenate(units)) >= saving * total:
+            break
+    return steps
+
+
+def _saved(prunable: Prunable, shapes: Shapes, units: LabelArray) -> float:
+    """Multiply-adds that go with some units: of each layer's results, and of what it reads."""
+    labels = prunable.flow.labels
+    gone = np.unique(labels.find(units))
+    sides = [(one.node, one.labels) for one in prunable.flow.producers]
+    sides += [(other.node, other.labels) for other in prunable.flow.readers]
+    kept: dict[str, float] = {}
+    for node, own in sides:
+        share = 1.0 - float(np.isin(labels.find(own), gone).mean())
+        kept[str(node.name)] = kept.get(str(node.name), 1.0) * share
+    nodes = [node for node in prunable.model.graph.nodes if str(node.name) in kept]
+    return sum((1 - kept[str(node.name)]) * layer_multiply_adds(node, shapes) for node in nodes)
 
 
 def scaled_to(estimate: Losses, counts: Sequence[int], measured: Sequence[float]) -> Losses:
