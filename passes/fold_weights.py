@@ -20,7 +20,19 @@ from amct_onnx.passes.base import PassResult
 
 logger = logging.getLogger(__name__)
 
-_MOVES = ("Identity", "Cast", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Concat", "Gather")
+_MOVES = (
+    "Identity",
+    "Cast",
+    "Reshape",
+    "Flatten",
+    "Transpose",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "Concat",
+    "Gather",
+    "ScatterND",
+)
 _FILLS = ("Constant", "ConstantOfShape", "Expand", "Tile", "Shape")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Reciprocal", "Pow", "Abs", "Tanh", "Exp")
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceL2", "ReduceSumSquare", "ReduceMax")

@@ -5,7 +5,7 @@ An adjustment is found when channels are followed, and applied when it is known 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -149,16 +149,18 @@ class Entries:
         index: which input.
         count: number of entries.
         given: position -> labels of the axis whose size stands there, or the size itself.
+        counted: labels of axes from whose lengths these entries are computed.
     """
 
     node: Node
     index: int
     count: int
     given: Mapping[int, LabelArray | int]
+    counted: Sequence[LabelArray]
 
     def concerned(self) -> list[LabelArray]:
         """The labels it depends on."""
-        return [value for value in self.given.values() if not isinstance(value, int)]
+        return [*self.counted, *(value for value in self.given.values() if not isinstance(value, int))]
 
     def apply(self, model: Model, keep: Keep) -> None:
         """Make the change."""

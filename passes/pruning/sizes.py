@@ -34,12 +34,12 @@ class Size:
     Attributes:
         value: what it is, whatever is fed; None when that depends on the input.
         channels: labels of the axis of which it is the length; None for anything else.
-        counts_channels: whether it has been made of the length of such an axis.
+        counted: labels of all such axes of whose lengths it has been made.
     """
 
     value: Number | None
     channels: LabelArray | None = None
-    counts_channels: bool = False
+    counted: tuple[LabelArray, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def _cast(node: Node, operands: Sequence[Sizes]) -> Sizes:
 
     def one(size: Size) -> Size:
         value = None if size.value is None else convert(size.value)
-        return Size(value, size.channels if dtype.kind == "i" else None, size.counts_channels)
+        return Size(value, size.channels if dtype.kind == "i" else None, size.counted)
 
     return Sizes(_mapped(one, operands[0].entries), dtype)
 
@@ -193,7 +193,7 @@ def _where(_node: Node, operands: Sequence[Sizes]) -> Sizes:
     def one(condition: Size, first: Size, second: Size) -> Size:
         if condition.value is None:
             # A free size is compared with -1 by exporters that expand; either way it depends on the input.
-            return Size(None, None, any(size.counts_channels for size in (condition, first, second)))
+            return Size(None, None, _counted(condition, first, second))
         return first if condition.value else second
 
     return Sizes(_mapped(one, *(found.entries for found in operands)), operands[1].dtype)
@@ -206,7 +206,11 @@ def _mapped(function: Callable[..., Size], *arrays: NDArray[Any]) -> NDArray[Any
 def _combined(function: Callable[..., Number], *sizes: Size) -> Size:
     values = [size.value for size in sizes]
     value = None if any(found is None for found in values) else function(*values)
-    return Size(value, None, any(size.counts_channels for size in sizes))
+    return Size(value, None, _counted(*sizes))
+
+
+def _counted(*sizes: Size) -> tuple[LabelArray, ...]:
+    return tuple({id(labels): labels for size in sizes for labels in size.counted}.values())
 
 
 def _arithmetic(function: Callable[..., Number], dtype: type | None = None) -> Rule:

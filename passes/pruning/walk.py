@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from amct_onnx.graph.edit import replace_input
 from amct_onnx.graph.model import Graph, Model, constant_array
 from amct_onnx.graph.op_table import is_standard, resolve_constant
@@ -23,6 +25,9 @@ from amct_onnx.passes.pruning.axes import (
 )
 from amct_onnx.passes.pruning.labels import LabelArray, Labels
 from amct_onnx.passes.pruning.sizes import Size, Sizes, computed_sizes, constant_sizes, sizes_of_axes
+
+_SHAPED = frozenset({"Reshape", "Expand", "ConstantOfShape"})
+"""Operators whose rules look at every entry of the shape that they are given."""
 
 Shapes = Mapping[str, Sequence[int | str | None]]
 
@@ -109,7 +114,7 @@ class Walk:
         self._layouts: dict[int, Layout] = {}
         self._sizes: dict[int, Sizes] = {}
         self._frozen: dict[int, Constant] = {}
-        self._counted: list[LabelArray] = []
+        self._parts: list[tuple[LabelArray, str]] = []
 
     @property
     def labels(self) -> Labels:
@@ -185,34 +190,42 @@ class Walk:
         if not carrying:
             return Size(value)
         channels = labels_of(axis, self.labels) if len(carrying) == 1 else None
-        self._counted += [factor.labels for factor in carrying if factor.labels is not None]
-        return Size(value, channels, counts_channels=True)
+        return Size(value, channels, tuple(factor.labels for factor in carrying if factor.labels is not None))
 
     def freeze_sizes(self, node: Node) -> None:
         """Let a node read constants where it reads sizes that count channels and are the same whatever is fed.
 
         The rules then see them, and what is no size (a scale made of the number of channels) stays as it is.
         """
-        for index, tensor in enumerate(node.inputs):
-            sizes = self._sizes.get(id(tensor))
-            if sizes is None or not any(size.counts_channels for size in sizes.entries.reshape(-1)):
-                continue
-            values = sizes.values()
-            if values is None:
-                continue
-            if id(tensor) not in self._frozen:
-                self._frozen[id(tensor)] = self.model.add_constant(f"{tensor.name}.size", values)
-                self.flow.loose.append(tensor)
-            replace_input(node, index, self._frozen[id(tensor)])
+        for index in range(0 if node.op in _SHAPED else len(node.inputs)):
+            sizes = self._sizes.get(id(node.inputs[index]))
+            if sizes is not None and any(size.counted for size in sizes.entries.reshape(-1)):
+                self.freeze(node, index)
 
-    def fix_counted(self, reason: str) -> None:
-        """Let all channels stay of which the model has asked for the number so far."""
-        for labels in self._counted:
-            self.labels.fix(labels, reason)
+    def freeze(self, node: Node, index: int) -> None:
+        """Let a node read a constant in place of sizes, where they are known."""
+        tensor = node.inputs[index]
+        values = self._sizes[id(tensor)].values()
+        if values is None:
+            return
+        if id(tensor) not in self._frozen:
+            self._frozen[id(tensor)] = self.model.add_constant(f"{tensor.name}.size", values)
+            self.flow.loose.append(tensor)
+        replace_input(node, index, self._frozen[id(tensor)])
 
     def keep_one(self, node: Node, labels: LabelArray) -> None:
         """Of a part that is read by itself something must be left."""
-        self.labels.fix(labels[:1], f"{node.op} '{node.name}': one channel of each part stays")
+        self._parts.append((labels, f"{node.op} '{node.name}': one channel of each part stays"))
+
+    def settle_parts(self) -> None:
+        """Choose what is left of parts: as few channels as possible, since parts may share them."""
+        is_kept = self.labels.is_fixed
+        waiting = [(np.unique(self.labels.find(part)), why) for part, why in self._parts if not is_kept(part).any()]
+        while waiting:
+            roots, counts = np.unique(np.concatenate([part for part, _ in waiting]), return_counts=True)
+            chosen = roots[counts.argmax()]
+            self.labels.fix(chosen, next(why for part, why in waiting if chosen in part))
+            waiting = [(part, why) for part, why in waiting if chosen not in part]
 
     def follow_constant(self, node: Node, index: int, *, leave: int | None = None) -> Layout | None:
         """Let a constant input follow the channels that its positions meet later on.
@@ -344,6 +357,7 @@ def follow(
                 walk.fix(tensor, "a control-flow body reads it")
     for tensor in model.graph.outputs:
         walk.fix(tensor, f"it is the model's output '{tensor.name}'")
+    walk.settle_parts()
     return walk.flow
 
 

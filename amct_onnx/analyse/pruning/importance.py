@@ -19,7 +19,9 @@ Scores = NDArray[np.float64]
 
 def filter_rows(node: Node) -> Array:
     """The weights of each output channel of a layer: [channels, others]."""
-    index = 0 if node.op == "MatMul" and resolve_constant(node.inputs[0]) is not None else 1
+    second = resolve_constant(node.inputs[1])
+    is_turned = node.op == "MatMul" and (second is None or len(second.shape) != 2)
+    index = 0 if is_turned else 1
     constant = resolve_constant(node.inputs[index])
     if constant is None:
         raise TypeError(f"'{node.name}' has no constant weight")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from amct_onnx.passes.pruning.rules.einsum import einsum
 from amct_onnx.passes.pruning.rules.elementwise import ELEMENTWISE
 from amct_onnx.passes.pruning.rules.layers import LAYERS
 from amct_onnx.passes.pruning.rules.moves import MOVES
@@ -11,7 +12,14 @@ from amct_onnx.passes.pruning.rules.normalization import NORMALIZATION
 from amct_onnx.passes.pruning.rules.reductions import REDUCTIONS
 from amct_onnx.passes.pruning.walk import Rule
 
-RULES: Mapping[str, Rule] = {**ELEMENTWISE, **LAYERS, **MOVES, **NORMALIZATION, **REDUCTIONS}
+RULES: Mapping[str, Rule] = {
+    **ELEMENTWISE,
+    **LAYERS,
+    **MOVES,
+    **NORMALIZATION,
+    **REDUCTIONS,
+    "Einsum": einsum,
+}
 """Operator type -> rule; a node of any other type lets all channels that reach it stay."""
 
 __all__ = ["RULES"]

@@ -9,7 +9,7 @@ import numpy as np
 from amct_onnx.graph.op_table import resolve_constant
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.adjust import Attribute, GroupedWeight
-from amct_onnx.passes.pruning.axes import Axis, labelled, labels_of, plain_axis
+from amct_onnx.passes.pruning.axes import Axis, has_labels, labelled, labels_of, plain_axis, size_of
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Rule, Walk
 
@@ -84,12 +84,29 @@ def _grouped(walk: Walk, node: Node, read: LabelArray | None, outputs: int, grou
 def _set_channels(walk: Walk, node: Node, made: LabelArray | None) -> None:
     shape = walk.shape(node.outputs[0])
     layout = walk.layout(node.inputs[0])
-    if made is None:
-        return
-    if shape is None or layout is None:
+    if layout is not None and shape is not None and (made is not None or any(map(has_labels, layout))):
+        behind = [_passed(walk, node, axis, size) for axis, size in enumerate(shape[2:])]
+        channels = plain_axis(shape[1]) if made is None else labelled(made)
+        walk.set(node.outputs[0], [layout[0], channels, *behind])
+    elif made is not None:
         walk.labels.fix(made, f"the shape of '{node.outputs[0].name}' is not known")
-        return
-    walk.set(node.outputs[0], [layout[0], labelled(made), *map(plain_axis, shape[2:])])
+    else:
+        walk.fix_inputs(node, "a shape is not known")
+
+
+def _passed(walk: Walk, node: Node, place: int, size: int) -> Axis:
+    """An axis along which a kernel slides: channels pass through one that takes each position by itself."""
+    layout, weight = walk.layout(node.inputs[0]), walk.shape(node.inputs[1])
+    axis = plain_axis(size) if layout is None else layout[2 + place]
+    if not has_labels(axis):
+        return plain_axis(size)
+    is_pointwise = weight is not None and weight[2 + place] == 1 and size_of(axis) == size
+    if is_pointwise and int((node.attrs.get("strides") or [1] * 9)[place]) == 1:
+        return axis
+    labels = labels_of(axis, walk.labels)
+    if labels is not None:
+        walk.labels.fix(labels, f"{node.op} '{node.name}': its kernel slides along them")
+    return plain_axis(size)
 
 
 def gemm(walk: Walk, node: Node) -> None:

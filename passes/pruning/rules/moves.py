@@ -23,7 +23,7 @@ from amct_onnx.passes.pruning.axes import (
 )
 from amct_onnx.passes.pruning.labels import FIXED, LabelArray
 from amct_onnx.passes.pruning.rules.reductions import reduced_axes
-from amct_onnx.passes.pruning.rules.targets import shrink_sizes
+from amct_onnx.passes.pruning.rules.targets import filled_axis, keep_sizes, shrink_sizes
 from amct_onnx.passes.pruning.walk import Rule, Walk
 
 
@@ -39,6 +39,7 @@ def reshape(walk: Walk, node: Node) -> None:
     """Factors are regrouped; a border through a factor of channels ties them."""
     tensor = node.inputs[0]
     if not walk.has_labels(tensor):
+        keep_sizes(walk, node)
         return
     layout, shape = walk.layout(tensor), walk.shape(node.outputs[0])
     made = None if layout is None or shape is None else regroup(layout, shape, walk.labels)
@@ -150,6 +151,7 @@ def split(walk: Walk, node: Node) -> None:
 
 def slice_(walk: Walk, node: Node) -> None:
     """A range along some axes."""
+    keep_sizes(walk, node)
     layout, shape = walk.layout(node.inputs[0]), walk.shape(node.outputs[0])
     if layout is None or shape is None:
         walk.fix_inputs(node, "a shape is not known")
@@ -299,20 +301,21 @@ def expand(walk: Walk, node: Node) -> None:
     """Axes of one position are repeated; others stay."""
     shape = walk.shape(node.outputs[0])
     layout = walk.follow_constant(node, 0) or walk.layout(node.inputs[0])
-    if layout is None or not any(map(has_labels, layout)):
-        return
-    if shape is None:
+    if layout is None or shape is None:
         walk.fix_inputs(node, "a shape is not known")
         return
-    missing = len(shape) - len(layout)
-    whole: list[Axis] = [()] * missing + list(layout)
-    result = [found if size_of(found) == size else plain_axis(size) for found, size in zip(whole, shape, strict=True)]
+    whole: list[Axis] = [()] * (len(shape) - len(layout)) + list(layout)
+    result = [
+        found if size_of(found) == size else filled_axis(walk, node, 1, axis, size)
+        for axis, (found, size) in enumerate(zip(whole, shape, strict=True))
+    ]
     walk.set(node.outputs[0], result)
     shrink_sizes(walk, node, 1, {axis: found for axis, found in enumerate(result) if has_labels(found)})
 
 
 def tile(walk: Walk, node: Node) -> None:
     """The whole tensor is repeated along axes."""
+    keep_sizes(walk, node)
     layout, shape = walk.layout(node.inputs[0]), walk.shape(node.outputs[0])
     if layout is None or shape is None:
         walk.fix_inputs(node, "a shape is not known")
@@ -365,8 +368,41 @@ def space_to_depth(walk: Walk, node: Node) -> None:
     walk.set(node.outputs[0], [layout[0], channels, *map(plain_axis, shape[2:])])
 
 
-def nothing(_walk: Walk, _node: Node) -> None:
-    """Shapes and what is made of them hold no channels; a size that is computed shrinks by itself."""
+def fill(walk: Walk, node: Node) -> None:
+    """One value everywhere; along axes as long as there are channels it goes with these."""
+    shape = walk.shape(node.outputs[0])
+    if shape is None:
+        keep_sizes(walk, node)
+        return
+    result = [filled_axis(walk, node, 0, axis, size) for axis, size in enumerate(shape)]
+    walk.set(node.outputs[0], result)
+    shrink_sizes(walk, node, 0, {axis: found for axis, found in enumerate(result) if has_labels(found)})
+
+
+def scatter(walk: Walk, node: Node) -> None:
+    """ScatterElements: positions along one axis are computed, along the others all operands meet."""
+    layouts = [walk.layout(tensor) for tensor in node.inputs]
+    known = [layout for layout in layouts if layout is not None]
+    if len(known) < len(layouts):
+        walk.fix_inputs(node, "the shape of an operand is not known")
+        return
+    along = int(node.attrs.get("axis", 0)) % len(known[0])
+    names = [f"'{tensor.name}'" for tensor in node.inputs]
+    result = list(known[0])
+    for axis in range(len(result)):
+        if axis != along:
+            result[axis] = walk.unite_axes(node, list(zip((layout[axis] for layout in known), names, strict=True)))
+            continue
+        for layout in known:
+            labels = labels_of(layout[axis], walk.labels)
+            if labels is not None:
+                walk.labels.fix(labels, f"{node.op} '{node.name}': it writes to computed places along them")
+    walk.set(node.outputs[0], result)
+
+
+def from_sizes(walk: Walk, node: Node) -> None:
+    """What is made of sizes alone holds no channels."""
+    keep_sizes(walk, node)
 
 
 MOVES: Mapping[str, Rule] = {
@@ -386,13 +422,14 @@ MOVES: Mapping[str, Rule] = {
     "Tile": tile,
     "DepthToSpace": depth_to_space,
     "SpaceToDepth": space_to_depth,
-    "Shape": nothing,
-    "Size": nothing,
-    "ConstantOfShape": nothing,
-    "Range": nothing,
-    "Constant": nothing,
-    "RandomNormal": nothing,
-    "RandomUniform": nothing,
-    "EyeLike": nothing,
+    "Shape": from_sizes,
+    "Size": from_sizes,
+    "ConstantOfShape": fill,
+    "ScatterElements": scatter,
+    "Range": from_sizes,
+    "Constant": from_sizes,
+    "RandomNormal": from_sizes,
+    "RandomUniform": from_sizes,
+    "EyeLike": from_sizes,
 }
 """Rules by operator."""

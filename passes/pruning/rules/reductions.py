@@ -23,6 +23,21 @@ def pooling(walk: Walk, node: Node) -> None:
         walk.set(tensor, [*layout[:2], *map(plain_axis, shape[2:])])
 
 
+def sampling(walk: Walk, node: Node) -> None:
+    """Values are read at computed places of an image, channel by channel; regions take the place of the batch."""
+    layout, shape = walk.layout(node.inputs[0]), walk.shape(node.outputs[0])
+    if layout is None or shape is None:
+        walk.fix_inputs(node, "a shape is not known")
+        return
+    for tensor in node.inputs[1:]:
+        walk.fix(tensor, f"{node.op} '{node.name}': it computes places from them")
+    for axis in (layout[0], *layout[2:]):
+        labels = labels_of(axis, walk.labels)
+        if labels is not None:
+            walk.labels.fix(labels, f"{node.op} '{node.name}': it reads places along them")
+    walk.set(node.outputs[0], [plain_axis(shape[0]), layout[1], *map(plain_axis, shape[2:])])
+
+
 def reduction(walk: Walk, node: Node) -> None:
     """Reduced axes vanish, or keep one position; channels among them change the result for all others."""
     layout = walk.layout(node.inputs[0])
@@ -105,6 +120,7 @@ _POOLING = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxP
 REDUCTIONS: Mapping[str, Rule] = {
     **dict.fromkeys(_POOLING.split(), pooling),
     **dict.fromkeys(_REDUCTIONS.split(), reduction),
+    **dict.fromkeys(("RoiAlign", "MaxRoiPool", "GridSample"), sampling),
     "Softmax": along_axis(-1),
     "LogSoftmax": along_axis(-1),
     "Hardmax": along_axis(-1),

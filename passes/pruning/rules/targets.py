@@ -8,7 +8,7 @@ import numpy as np
 
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.adjust import Entries, Sizes
-from amct_onnx.passes.pruning.axes import Axis, labels_of
+from amct_onnx.passes.pruning.axes import Axis, labelled, labels_of, plain_axis
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.sizes import Size
 from amct_onnx.passes.pruning.walk import Walk
@@ -33,6 +33,10 @@ def shrink_sizes(walk: Walk, node: Node, index: int, axes: Mapping[int, Axis]) -
         for found in labels.values():
             walk.labels.fix(found, f"{node.op} '{node.name}': its target shape cannot be followed")
         return
+    if sizes.values() is not None and any(size.counted for size in sizes.entries.reshape(-1)):
+        walk.freeze(node, index)
+        shrink_sizes(walk, node, index, axes)
+        return
     given: dict[int, LabelArray | int] = {}
     for axis, size in enumerate(sizes.entries.reshape(-1)):
         found = labels.get(axis)
@@ -43,7 +47,23 @@ def shrink_sizes(walk: Walk, node: Node, index: int, axes: Mapping[int, Axis]) -
             if size.value is None:
                 walk.labels.fix(found, f"{node.op} '{node.name}': its new shape mixes channels with free sizes")
     if given:
-        walk.adjust(Entries(node, index, sizes.entries.size, given))
+        counted = [labels for axis in given for labels in sizes.entries.reshape(-1)[axis].counted]
+        walk.adjust(Entries(node, index, sizes.entries.size, given, counted))
+
+
+def filled_axis(walk: Walk, node: Node, index: int, axis: int, size: int) -> Axis:
+    """An axis along which one value is repeated as often as a given shape says: as many times as there are channels."""
+    sizes = walk.sizes(node.inputs[index])
+    entries = [] if sizes is None else list(sizes.entries.reshape(-1))
+    channels = entries[axis].channels if axis < len(entries) else None
+    return plain_axis(size) if channels is None or channels.size != size else labelled(channels)
+
+
+def keep_sizes(walk: Walk, node: Node) -> None:
+    """Let no size change that a node without channels is given."""
+    for index in range(len(node.inputs)):
+        if not walk.has_labels(node.inputs[index]):
+            shrink_sizes(walk, node, index, {})
 
 
 def _follows(walk: Walk, size: Size, labels: LabelArray) -> bool:
@@ -51,14 +71,15 @@ def _follows(walk: Walk, size: Size, labels: LabelArray) -> bool:
     if size.channels is not None:
         own = size.channels
         return own.size == labels.size and bool(np.array_equal(walk.labels.find(own), walk.labels.find(labels)))
-    return not size.counts_channels and size.value in (0, -1)
+    return not size.counted and size.value in (0, -1)
 
 
 def _keep(walk: Walk, node: Node, size: Size, axis: int, given: dict[int, LabelArray | int]) -> None:
     """An entry for an axis without channels must not change with them."""
-    if not size.counts_channels:
+    if not size.counted:
         return
     if size.value is not None:
         given[axis] = int(size.value)
         return
-    walk.fix_counted(f"{node.op} '{node.name}': a size that does not belong to channels is computed from their number")
+    for labels in size.counted:
+        walk.labels.fix(labels, f"{node.op} '{node.name}': a size of its own is computed from their number")
