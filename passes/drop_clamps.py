@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amct_onnx.graph.edit import Editor, replace_input
-from amct_onnx.graph.model import Model
+from amct_onnx.graph.model import Graph, Model
 from amct_onnx.graph.op_table import is_clamp
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.base import PassResult
@@ -23,18 +23,24 @@ class DropEnforcedClamps:
     def run(self, model: Model) -> PassResult:
         """Remove them."""
         editor = Editor(model)
-        in_bodies = model.body_node_ids()
-        changed: list[str] = []
-        for node in model.graph.nodes:
-            clamp = node.inputs[0].inputs[0] if node.op == "QuantizeLinear" and node.inputs[0].inputs else None
-            if clamp is None or id(node) in in_bodies or not _is_enforced(editor, clamp, node):
-                continue
-            model.graph.retyped.add(clamp.outputs[0].name)
-            replace_input(node, 0, clamp.inputs[0])
-            changed.append(clamp.name)
-            editor.remove(clamp)
+        changed = [name for graph in model.graphs() for name in _dropped(editor, graph)]
         editor.commit()
         return PassResult(tuple(changed))
+
+
+def _dropped(editor: Editor, graph: Graph) -> list[str]:
+    """Names of the clamps that went from one graph; a body's quantizers say nothing about clamps outside."""
+    here = {id(node) for node in graph.nodes}
+    changed: list[str] = []
+    for node in graph.nodes:
+        clamp = node.inputs[0].inputs[0] if node.op == "QuantizeLinear" and node.inputs[0].inputs else None
+        if clamp is None or id(clamp) not in here or not _is_enforced(editor, clamp, node):
+            continue
+        graph.retyped.add(clamp.outputs[0].name)
+        replace_input(node, 0, clamp.inputs[0])
+        changed.append(clamp.name)
+        editor.remove(clamp)
+    return changed
 
 
 def _is_enforced(editor: Editor, clamp: Node, quantize: Node) -> bool:

@@ -39,25 +39,31 @@ class QdqWeights:
     quants: Mapping[str, LayerQuant]
 
     def run(self, model: Model) -> PassResult:
-        """Replace the weight of every layer; layers with one weight and one scale share it."""
+        """Replace the weight of every layer; layers of one graph with one weight and one scale share it."""
         editor = Editor(model)
+        graph_of = {id(node): id(graph) for graph in model.graphs() for node in graph.nodes}
         for members in group_by_weight(self.layers, self.quants):
-            dequantized = self._dequantized(model, editor, members)
-            for layer in members:
-                replace_input(layer.node, weight_index(layer), dequantized)
+            layer = members[0]
+            old, integers = layer.node.inputs[weight_index(layer)], integer_weight(layer, self.quants[layer.name])
+            stored = model.rewrite_constant(old, integers, len(members))
+            # One body does not see what another computes, and runtimes see no pair across a body's border.
+            apart: dict[int, list[Layer]] = {}
+            for member in members:
+                apart.setdefault(graph_of[id(member.node)], []).append(member)
+            for together in apart.values():
+                self._dequantized(model, editor, together, stored)
         editor.commit()
         return PassResult(tuple(layer.name for layer in self.layers if layer.weight is not None))
 
-    def _dequantized(self, model: Model, editor: Editor, members: Sequence[Layer]) -> Tensor:
+    def _dequantized(self, model: Model, editor: Editor, members: Sequence[Layer], integers: Tensor) -> None:
         layer = members[0]
         quant = self.quants[layer.name]
-        old = layer.node.inputs[weight_index(layer)]
-        integers = model.rewrite_constant(old, integer_weight(layer, quant), len(members))
         scale = quant.weight_scale if quant.weight_scale.size > 1 else quant.weight_scale.reshape(())
         axis = layer.out_channels.axis if quant.weight_scale.size > 1 else None
         node = dequantize(model, f"{layer.name}.weight", integers, scale, np.zeros(scale.shape, np.int8), axis=axis)
         editor.insert_before(layer.node, [node])
-        return node.outputs[0]
+        for member in members:
+            replace_input(member.node, weight_index(member), node.outputs[0])
 
 
 @dataclass(frozen=True)

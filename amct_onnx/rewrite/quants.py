@@ -191,7 +191,12 @@ def tensor_quants(
     names |= {tensor.name for node in model.nodes() for tensor in node.outputs}
     survey = [layer for layer in locate_layers(model, products=layers).layers if layer.name in layers]
     # Products of two computed tensors have pairs in the QDQ form, which follow the tensors file alone.
-    inputs = {layer.activation.name: layer.name for layer in survey if layer.second is None}
+    # What a layer in a body reads from outside may have a pair there as well; the layer has its own inside.
+    outside = {id(tensor) for tensor in model.graph.inputs}
+    outside |= {id(tensor) for node in model.graph.nodes for tensor in node.outputs}
+    weighted = [layer for layer in survey if layer.second is None]
+    read = [layer for layer in weighted if not (layer.in_body and id(layer.activation) in outside)]
+    inputs = {layer.activation.name: layer.name for layer in read}
     seconds = second_names(survey).values()
     findings, quants = [*loaded.findings], {}
     for name, entry in loaded.record.layers.items():
@@ -216,7 +221,7 @@ def shared_input_notes(model: Model, quants: Mapping[str, LayerQuant]) -> tuple[
     seen: dict[str, str] = {}
     notes: list[str] = []
     for layer in locate_layers(model).layers:
-        if layer.name not in quants:
+        if layer.name not in quants or layer.in_body:
             continue
         name = layer.activation.name
         first = seen.setdefault(name, layer.name)

@@ -81,6 +81,58 @@ def test_layers_in_bodies_run_on_integers(nodes: str, wanted: dict[str, int], tm
         assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
 
 
+SHARED = """
+    y = If(c) <
+        then_branch = p () => (float[n,8,6,6] t) { [first] t = Conv(x, v) },
+        else_branch = q () => (float[n,8,6,6] u) { [second] u0 = Neg(x) [third] u = Conv(u0, v) }>
+"""
+
+
+@pytest.mark.parametrize("nodes", [SHARED, f"[outside] s = Conv(x, v) {SHARED.replace('(x', '(s')}"])
+def test_each_body_dequantizes_a_shared_weight_itself(nodes: str, tmp_path: Path) -> None:
+    proto = source(nodes)
+    path = amct_onnx.quantize(proto, feeds(), formats=["qdq"], weights="arq").save(tmp_path / "m")["qdq"]
+    saved = onnx.load(path)
+    onnx.checker.check_model(saved)
+    count = sum(node.op_type == "Conv" for graph in graphs(saved.graph) for node in graph.node)
+    # arq looks at the weight alone, so all layers have one scale and share the integers.
+    assert [tensor.data_type for tensor in saved.graph.initializer if tensor.dims == [8, 8, 1, 1]] == [3]
+    assert kernels(path)["QLinearConv"] == count
+    for fed in feeds()[:2]:
+        want, got = run(proto, fed)[0], run(path, fed)[0]
+        assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
+
+
+def test_what_a_body_reads_from_outside_may_have_a_pair_there(tmp_path: Path) -> None:
+    body = SHARED.replace("(x", "(s").replace("Neg(s)", "Identity(s)")
+    proto = source(f"[outside] s0 = Conv(x, v) s = Relu(s0) {body}")
+    onnx.save(proto, tmp_path / "m.onnx")
+    result = amct_onnx.quantize(tmp_path / "m.onnx", feeds())
+    assert not [note for note in result.report.notes if '"s"' in note or "different scale" in note]
+    result.save(tmp_path / "a")
+    again = amct_onnx.apply(tmp_path / "m.onnx", tmp_path / "a_record.txt", strict=True).save(tmp_path / "b")
+    assert again["qdq"].read_bytes() == (tmp_path / "a_qdq_model.onnx").read_bytes()
+    assert kernels(again["qdq"])["QLinearConv"] == 3
+
+
+@pytest.mark.parametrize("clamp", ["Relu(s)", "Clip(s, zero, six)"])
+def test_a_clamp_that_the_quantizer_enforces_goes(clamp: str, tmp_path: Path) -> None:
+    # onnxruntime 1.21 opens no model with such a Relu between a layer and its quantizer inside a body.
+    nodes = f"""
+        y = If(c) <
+            then_branch = p () => (float[n,8,6,6] t) {{ [first] s = Conv(x, v) t = {clamp} }},
+            else_branch = q () => (float[n,8,6,6] u) {{ u = Sigmoid(x) }}>
+    """
+    limits = {"zero": np.array(0, np.float32), "six": np.array(6, np.float32)}
+    proto = parse(nodes, INPUTS, OUTPUTS, {**WEIGHTS, **limits})
+    path = amct_onnx.quantize(proto, feeds(), formats=["qdq"]).save(tmp_path / "m")["qdq"]
+    branch = next(attribute.g for attribute in onnx.load(path).graph.node[0].attribute if attribute.name[:4] == "then")
+    assert not {"Relu", "Clip"} & {node.op_type for node in branch.node}
+    want, got = run(proto, feeds()[0])[0], run(path, feeds()[0])[0]
+    assert got.min() == 0
+    assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
+
+
 def test_apply_writes_the_same_bytes(tmp_path: Path) -> None:
     onnx.save(source(BRANCHES), tmp_path / "m.onnx")
     first = amct_onnx.quantize(tmp_path / "m.onnx", feeds()).save(tmp_path / "a")
