@@ -292,6 +292,37 @@ CASES = {
         inputs="float[n,6,4,5] x",
         outputs="float[a,b,c] y",
     ),
+    "one weight for two layers": Case(
+        """[first] s = Conv(x, w) [again] r = Conv(z, w) q = Add(s, r) a = Relu(q) b = Tanh(s)
+           t = Concat<axis = 1>(a, b) [last] y = Conv(t, v2)""",
+        {"w": W["w"], "v2": conv(4, 16, seed=75)},
+        ("first", "again"),
+        inputs="float[n,3,8,8] x, float[n,3,8,8] z",
+    ),
+    "Einsum": Case(
+        """[first] q = MatMul(x, wq) [key] k = MatMul(x, wk) [value] v = MatMul(x, wv)
+           s0 = Einsum<equation = "b i d, b j d -> b i j">(q, k) s = Softmax<axis = -1>(s0)
+           t = Einsum<equation = "bij,bjd->bid">(s, v) [last] y = MatMul(t, wo)""",
+        {
+            "wq": normal(5, 8, seed=76),
+            "wk": normal(5, 8, seed=77),
+            "wv": normal(5, 8, seed=78),
+            "wo": normal(8, 5, seed=79),
+        },
+        ("first", "key"),
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "regions of interest": Case(
+        """[first] s = Conv(x, w) t = RoiAlign<output_height = 2, output_width = 2>(s, rois, batch)
+           [last] y = Conv(t, v)""",
+        {**W, "rois": np.array([[0, 0, 4, 4], [1, 1, 5, 5]], np.float32), "batch": ints(0, 0)},
+    ),
+    "as many zeros as there are channels": Case(
+        """[first] s = Conv(x, w) h = Shape(s) none = ConstantOfShape(h) q = Concat<axis = 2>(s, none) t = Relu(q) """
+        + ENDS,
+        W,
+    ),
     "where and comparisons": Case(
         f"[first] s = Conv(x, w) m = Greater(s, limit) t = Where(m, s, zero) {ENDS}",
         {**W, "limit": normal(8, 1, 1, seed=52), "zero": np.zeros((1, 8, 1, 1), np.float32)},
@@ -379,6 +410,18 @@ PINNED = {
     ),
     "no rule": Case(
         "[first] s = Conv(x, w) t = LRN<size = 3>(s) u = Det(t) y = Identity(u)", W, outputs="float[a,b] y"
+    ),
+    "slides along them": Case(
+        """[first] s = MatMul(x, w1) t = Conv(s, k) [last] y = MatMul(t, v1)""",
+        {"w1": normal(5, 8), "k": normal(2, 6, 3), "v1": normal(6, 4)},
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "adds up channels": Case(
+        """[first] s = MatMul(x, w1) y = Einsum<equation = "bid->bi">(s)""",
+        {"w1": normal(5, 8)},
+        inputs="float[n,6,5] x",
+        outputs="float[a,b] y",
     ),
     "stretches": Case(
         """[first] s = Conv(x, w) t = Resize(s, , scales) [last] y = Conv(t, v2)""",

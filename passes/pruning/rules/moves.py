@@ -224,17 +224,19 @@ def gather(walk: Walk, node: Node) -> None:
     """Positions along one axis, by constants; computed ones keep the axis as it is."""
     data, indices = node.inputs
     layout, places = walk.layout(data), walk.shape(indices)
-    if layout is not None:
-        layout = walk.follow_constant(node, 0, leave=int(node.attrs.get("axis", 0)) % len(layout)) or layout
-    if layout is None or places is None:
+    shape = walk.shape(node.outputs[0])
+    if layout is None or (places is None and shape is None):
         walk.fix_inputs(node, "a shape is not known")
         return
-    axis = int(node.attrs.get("axis", 0)) % len(layout)
-    labels = labels_of(layout[axis], walk.labels)
-    inner: Layout = tuple(map(plain_axis, places)) if walk.layout(indices) is None else walk.layout(indices) or ()
+    along = int(node.attrs.get("axis", 0)) % len(layout)
+    if places is None and shape is not None:
+        places = shape[along : along + len(shape) - len(layout) + 1]
+    layout = walk.follow_constant(node, 0, leave=along) or layout
+    labels = labels_of(layout[along], walk.labels)
+    inner = walk.layout(indices) or tuple(map(plain_axis, places or ()))
     if labels is not None:
-        inner = _gathered(walk, node, labels, places)
-    walk.set(node.outputs[0], [*layout[:axis], *inner, *layout[axis + 1 :]])
+        inner = _gathered(walk, node, labels, places or ())
+    walk.set(node.outputs[0], [*layout[:along], *inner, *layout[along + 1 :]])
 
 
 def _gathered(walk: Walk, node: Node, labels: LabelArray, places: Sequence[int]) -> Layout:
