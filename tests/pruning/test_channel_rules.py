@@ -398,6 +398,23 @@ def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Ca
     return weights
 
 
+def test_a_product_of_computed_tensors_reads_channels() -> None:
+    group = group_of(opened(source(CASES["Einsum"])), "first")
+    assert [reader.node.op for reader in group.readers] == ["Einsum"]
+
+
+def test_every_part_keeps_a_channel() -> None:
+    group = group_of(opened(source(CASES["split in unequal parts"])), "first")
+    assert [int(group.is_free[part].sum()) for part in (slice(0, 3), slice(3, 8))] == [2, 4]
+
+
+def test_a_shared_weight_stays_one() -> None:
+    proto = source(CASES["one weight for two layers"])
+    group = group_of(opened(proto), "first")
+    pruned = prune_model(opened(proto), some_units(group)).to_proto()
+    assert len(pruned.graph.initializer) == len(proto.graph.initializer)
+
+
 PINNED = {
     "the model's output": Case("[first] y = Conv(x, w)", W),
     "no layer's": Case(
