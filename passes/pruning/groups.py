@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,37 +47,47 @@ class Group:
 
 def find_groups(flow: Flow) -> list[Group]:
     """The groups of a graph, in the order of their first layers."""
-    labels = flow.labels
-    members = _members(flow)
-    approximate = {name: set(labels.find(found).tolist()) for name, found in flow.approximate.items()}
-    roots_of = [labels.find(reader.labels) for reader in flow.readers]
-    groups: list[Group] = []
-    for producers in members:
-        roots = np.concatenate([labels.find(producer.labels) for producer in producers])
-        _, first = np.unique(roots, return_index=True)
-        units = roots[np.sort(first)]
-        blocks = _blocks(flow, units)
-        if blocks is None:
-            labels.fix(units, "convolutions in groups ask for blocks of channels that do not agree")
-            blocks = np.zeros(units.size, np.int64)
-        free = ~labels.is_fixed(units)
-        fixed = units[~free]
-        own = set(units[free].tolist())
-        readers = [
-            reader for reader, found in zip(flow.readers, roots_of, strict=True) if not own.isdisjoint(found.tolist())
-        ]
-        groups.append(
-            Group(
-                tuple(producers),
-                units,
-                free,
-                blocks,
-                tuple(readers),
-                labels.reason(int(fixed[0])) if fixed.size else "",
-                tuple(name for name, mixed in approximate.items() if not own.isdisjoint(mixed)),
-            )
+    groups = [_group(flow, producers) for producers in _members(flow)]
+    readers = _touching(flow, groups, [reader.labels for reader in flow.readers])
+    mixing = _touching(flow, groups, list(flow.approximate.values()))
+    names = list(flow.approximate)
+    return [
+        replace(
+            group,
+            readers=tuple(flow.readers[index] for index in readers[place]),
+            approximate=tuple(names[index] for index in mixing[place]),
         )
-    return groups
+        for place, group in enumerate(groups)
+    ]
+
+
+def _group(flow: Flow, producers: Sequence[Producer]) -> Group:
+    """A group without those that read it."""
+    labels = flow.labels
+    roots = np.concatenate([labels.find(producer.labels) for producer in producers])
+    _, first = np.unique(roots, return_index=True)
+    units = roots[np.sort(first)]
+    blocks = _blocks(flow, units)
+    if blocks is None:
+        labels.fix(units, "convolutions in groups ask for blocks of channels that do not agree")
+        blocks = np.zeros(units.size, np.int64)
+    free = ~labels.is_fixed(units)
+    fixed = units[~free]
+    reason = labels.reason(int(fixed[0])) if fixed.size else ""
+    return Group(tuple(producers), units, free, blocks, (), reason, ())
+
+
+def _touching(flow: Flow, groups: Sequence[Group], found: Sequence[LabelArray]) -> list[list[int]]:
+    """For each group, which arrays of labels hold a unit of it that may go; such a unit is in one group alone."""
+    owner = np.full(len(flow.labels), -1)
+    for place, group in enumerate(groups):
+        owner[group.units[group.is_free]] = place
+    result: list[list[int]] = [[] for _ in groups]
+    for index, labels in enumerate(found):
+        for place in np.unique(owner[flow.labels.find(labels)]).tolist():
+            if place >= 0:
+                result[place].append(index)
+    return result
 
 
 def _members(flow: Flow) -> list[list[Producer]]:

@@ -22,6 +22,10 @@ class Labels:
         self._reasons: list[str] = [""]
         self.fix(np.zeros(1, np.int64), "it is no channel of a layer")
 
+    def __len__(self) -> int:
+        """How many labels there are."""
+        return self._count
+
     def fresh(self, count: int) -> LabelArray:
         """New labels, each in a set of its own: [count]."""
         new = np.arange(self._count, self._count + count, dtype=np.int64)
