@@ -323,6 +323,23 @@ CASES = {
         + ENDS,
         W,
     ),
+    "pairs turned by angles": Case(
+        """[first] s = MatMul(x, w1) even = Slice(s, zero, large, two, two) odd = Slice(s, one, large, two, two)
+           less = Neg(odd) a = Unsqueeze(less, three) b = Unsqueeze(even, three) c = Concat<axis = 3>(a, b)
+           turned = Reshape(c, flat) p = Mul(s, cosines) q = Mul(turned, sines) t = Add(p, q)
+           [last] y = MatMul(t, v1)""",
+        {
+            "w1": normal(5, 12, seed=80),
+            "v1": normal(12, 4, seed=81),
+            "cosines": normal(6, 12, seed=82),
+            "sines": normal(6, 12, seed=83),
+            "flat": ints(0, 0, 12),
+            "large": ints(2**62),
+            **AT,
+        },
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
     "where and comparisons": Case(
         f"[first] s = Conv(x, w) m = Greater(s, limit) t = Where(m, s, zero) {ENDS}",
         {**W, "limit": normal(8, 1, 1, seed=52), "zero": np.zeros((1, 8, 1, 1), np.float32)},

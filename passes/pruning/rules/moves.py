@@ -175,6 +175,12 @@ def slice_(walk: Walk, node: Node) -> None:
         elif step < 0 or positions.size == 0 or len(node.inputs) < 3:
             walk.labels.fix(labels, f"Slice '{node.name}': its steps cannot be followed")
             result[axis] = plain_axis(shape[axis])
+        elif step > 1 and begin in range(step) and end >= size and size % step == 0:
+            # What is left of every second one is every second one where neighbours go together.
+            grid = labels.reshape(-1, step)
+            for column in grid.T[1:]:
+                walk.labels.unite(grid[:, 0], column)
+            result[axis] = labelled(labels[positions])
         elif positions.size == size:
             if end < 0:
                 walk.labels.fix(labels, f"Slice '{node.name}': its end counts from the end")
@@ -183,7 +189,6 @@ def slice_(walk: Walk, node: Node) -> None:
             walk.adjust(Range(node, axis, labels, positions, entry))
             walk.keep_one(node, labels[positions])
             if step > 1:
-                # What stays of every second one is every second one only where the others go alike.
                 walk.labels.fix(labels, f"Slice '{node.name}': it leaves out steps")
     walk.set(node.outputs[0], result)
 
