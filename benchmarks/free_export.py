@@ -9,7 +9,20 @@ from torch import Tensor, nn
 
 from benchmarks import zoo
 
-_FIXED_SIDES = ("vit", "swin", "deit", "mixer", "beit", "224", "240", "256", "coat", "levit", "transformers")
+_FIXED_SIDES = (
+    "vit",
+    "swin",
+    "deit",
+    "mixer",
+    "beit",
+    "224",
+    "240",
+    "256",
+    "coat",
+    "levit",
+    "efficientformer",
+    "transformers",
+)
 """Parts of the names of architectures that take one size of images."""
 
 

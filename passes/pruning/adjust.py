@@ -60,6 +60,15 @@ class Slice:
 
     def apply(self, model: Model, keep: Keep) -> None:
         """Make the change."""
+        self.apply_for(model, keep, [self])
+
+    def key(self, keep: Keep) -> tuple[object, ...]:
+        """What is equal for readers whose constants stay one: the constant, and what it loses."""
+        masks = [(axis, keep(labels).tobytes()) for axis, labels in sorted(self.axes.items())]
+        return (id(known_constant(self.node.inputs[self.index])), *masks)
+
+    def apply_for(self, model: Model, keep: Keep, readers: Sequence[Slice]) -> None:
+        """Make the change for all readers of one constant that lose the same."""
         kept = {axis: keep(labels) for axis, labels in self.axes.items()}
         if all(mask.all() for mask in kept.values()):
             return
@@ -73,7 +82,10 @@ class Slice:
             return np.ascontiguousarray(values)
 
         shape = [int(kept[axis].sum()) if axis in kept else int(size) for axis, size in enumerate(constant.shape)]
-        change_input(model, self.node, self.index, DerivedValues(shape, np.dtype(constant.dtype), sliced))
+        values = DerivedValues(shape, np.dtype(constant.dtype), sliced)
+        made = model.rewrite_constant(old, values, len(readers))
+        for reader in readers:
+            replace_input(reader.node, reader.index, made)
 
 
 @dataclass(frozen=True, eq=False)

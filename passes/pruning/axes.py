@@ -22,10 +22,12 @@ class Factor:
     Attributes:
         size: how many positions it has.
         labels: the channel at each position, int64 [size]; None where it holds no channels.
+        is_constant: whether it is as long whatever is fed; always so for one with channels.
     """
 
     size: int
     labels: LabelArray | None = None
+    is_constant: bool = False
 
 
 Axis = tuple[Factor, ...]
@@ -63,6 +65,11 @@ def shape_of(layout: Layout) -> tuple[int, ...]:
 def has_labels(axis: Axis) -> bool:
     """Whether some factor carries labels."""
     return any(factor.labels is not None for factor in axis)
+
+
+def is_constant(axis: Axis) -> bool:
+    """Whether an axis with channels is as long whatever is fed."""
+    return has_labels(axis) and all(factor.labels is not None or factor.is_constant for factor in axis)
 
 
 def labels_of(axis: Axis, labels: Labels) -> LabelArray | None:
@@ -122,11 +129,13 @@ def regroup(axes: Sequence[Axis], sizes: Sequence[int], labels: Labels) -> list[
 
 
 def _joined(factors: Sequence[Factor]) -> list[Factor]:
-    """Neighbours without channels as one: where their border runs does not matter."""
+    """Neighbours without channels, all of constant length or none, as one: where their border runs does not matter."""
     result: list[Factor] = []
     for factor in factors:
-        if result and factor.labels is None and result[-1].labels is None:
-            result[-1] = Factor(result[-1].size * factor.size)
+        last = result[-1] if result else factor
+        is_alike = last.labels is None and factor.labels is None and last.is_constant == factor.is_constant
+        if result and is_alike:
+            result[-1] = Factor(last.size * factor.size, is_constant=factor.is_constant)
         else:
             result.append(factor)
     return result
@@ -136,8 +145,8 @@ def _split(factor: Factor, size: int, labels: Labels) -> tuple[Factor, Factor]:
     """A factor as two, the first of this size; where it has labels, every column of the grid goes as a whole."""
     rest = factor.size // size
     if factor.labels is None:
-        return Factor(size), Factor(rest)
+        return Factor(size, is_constant=factor.is_constant), Factor(rest, is_constant=factor.is_constant)
     grid = factor.labels.reshape(size, rest)
     for row in grid[1:]:
         labels.unite(grid[0], row)
-    return Factor(size), Factor(rest, grid[0])
+    return Factor(size, is_constant=True), Factor(rest, grid[0])

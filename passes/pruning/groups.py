@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,49 +47,47 @@ class Group:
 
 def find_groups(flow: Flow) -> list[Group]:
     """The groups of a graph, in the order of their first layers."""
-    found = [(producers, *_units(flow, producers)) for producers in _members(flow)]
-    free = [~flow.labels.is_fixed(units) for _, units, _ in found]
-    owner = np.full(flow.labels.count, -1)
-    for index, (_, units, _) in enumerate(found):
-        owner[units[free[index]]] = index
-    readers: list[list[Reader]] = [[] for _ in found]
-    for reader in flow.readers:
-        for index in _owners(flow, owner, reader.labels):
-            readers[index].append(reader)
-    mixing: list[list[str]] = [[] for _ in found]
-    for name, labels in flow.approximate.items():
-        for index in _owners(flow, owner, labels):
-            mixing[index].append(name)
+    groups = [_group(flow, producers) for producers in _members(flow)]
+    readers = _touching(flow, groups, [reader.labels for reader in flow.readers])
+    mixing = _touching(flow, groups, list(flow.approximate.values()))
+    names = list(flow.approximate)
     return [
-        Group(
-            tuple(producers),
-            units,
-            free[index],
-            blocks,
-            tuple(readers[index]),
-            "" if free[index].all() else flow.labels.reason(int(units[~free[index]][0])),
-            tuple(mixing[index]),
+        replace(
+            group,
+            readers=tuple(flow.readers[index] for index in readers[place]),
+            approximate=tuple(names[index] for index in mixing[place]),
         )
-        for index, (producers, units, blocks) in enumerate(found)
+        for place, group in enumerate(groups)
     ]
 
 
-def _units(flow: Flow, producers: Sequence[Producer]) -> tuple[LabelArray, NDArray[np.int64]]:
-    """The units of some layers in the order in which they first occur, and their blocks."""
-    roots = np.concatenate([flow.labels.find(producer.labels) for producer in producers])
+def _group(flow: Flow, producers: Sequence[Producer]) -> Group:
+    """A group without those that read it."""
+    labels = flow.labels
+    roots = np.concatenate([labels.find(producer.labels) for producer in producers])
     _, first = np.unique(roots, return_index=True)
     units = roots[np.sort(first)]
     blocks = _blocks(flow, units)
     if blocks is None:
-        flow.labels.fix(units, "convolutions in groups ask for blocks of channels that do not agree")
+        labels.fix(units, "convolutions in groups ask for blocks of channels that do not agree")
         blocks = np.zeros(units.size, np.int64)
-    return units, blocks
+    free = ~labels.is_fixed(units)
+    fixed = units[~free]
+    reason = labels.reason(int(fixed[0])) if fixed.size else ""
+    return Group(tuple(producers), units, free, blocks, (), reason, ())
 
 
-def _owners(flow: Flow, owner: NDArray[np.int64], labels: LabelArray) -> list[int]:
-    """The groups whose free units are among some labels."""
-    found = np.unique(owner[flow.labels.find(labels)])
-    return [int(index) for index in found if index >= 0]
+def _touching(flow: Flow, groups: Sequence[Group], found: Sequence[LabelArray]) -> list[list[int]]:
+    """For each group, which arrays of labels hold a unit of it that may go; such a unit is in one group alone."""
+    owner = np.full(len(flow.labels), -1)
+    for place, group in enumerate(groups):
+        owner[group.units[group.is_free]] = place
+    result: list[list[int]] = [[] for _ in groups]
+    for index, labels in enumerate(found):
+        for place in np.unique(owner[flow.labels.find(labels)]).tolist():
+            if place >= 0:
+                result[place].append(index)
+    return result
 
 
 def _members(flow: Flow) -> list[list[Producer]]:

@@ -22,9 +22,8 @@ class Labels:
         self._reasons: list[str] = [""]
         self.fix(np.zeros(1, np.int64), "it is no channel of a layer")
 
-    @property
-    def count(self) -> int:
-        """Number of labels."""
+    def __len__(self) -> int:
+        """How many labels there are."""
         return self._count
 
     def fresh(self, count: int) -> LabelArray:

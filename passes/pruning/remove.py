@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from amct_onnx.graph.model import Model
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.drop_dead import drop_unread
-from amct_onnx.passes.pruning.adjust import Entries
+from amct_onnx.passes.pruning.adjust import Entries, Slice
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Flow
 
@@ -36,12 +36,19 @@ class RemoveChannels:
 
         changed: dict[str, None] = {}
         loose = list(self.flow.loose)
+        slices: dict[tuple[object, ...], list[Slice]] = {}
         for adjustment in self.flow.adjustments:
             if not all(keep(labels).all() for labels in adjustment.concerned()):
+                if isinstance(adjustment, Slice):
+                    slices.setdefault(adjustment.key(keep), []).append(adjustment)
+                    changed[adjustment.node.name] = None
+                    continue
                 if isinstance(adjustment, Entries):
                     loose.append(adjustment.node.inputs[adjustment.index])
                 adjustment.apply(model, keep)
                 changed[adjustment.node.name] = None
+        for readers in slices.values():
+            readers[0].apply_for(model, keep, readers)
         drop_unread(model, loose)
         for graph in model.graphs():
             graph.retyped |= set(self.flow.tensors)

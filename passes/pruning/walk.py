@@ -17,6 +17,7 @@ from amct_onnx.passes.pruning.axes import (
     Axis,
     Layout,
     has_labels,
+    is_constant,
     labelled,
     labels_of,
     plain_axis,
@@ -114,6 +115,7 @@ class Walk:
         self._layouts: dict[int, Layout] = {}
         self._sizes: dict[int, Sizes] = {}
         self._frozen: dict[int, Constant] = {}
+        self._shared: dict[int, Mapping[int, LabelArray]] = {}
         self._parts: list[tuple[LabelArray, str]] = []
 
     @property
@@ -185,8 +187,7 @@ class Walk:
 
     def _length(self, axis: Axis, declared: int | str | None) -> Size:
         carrying = [factor for factor in axis if factor.labels is not None]
-        is_whole = bool(carrying) and len(carrying) == len(axis)
-        value = declared if isinstance(declared, int) else size_of(axis) if is_whole else None
+        value = declared if isinstance(declared, int) else size_of(axis) if is_constant(axis) else None
         if not carrying:
             return Size(value)
         channels = labels_of(axis, self.labels) if len(carrying) == 1 else None
@@ -269,14 +270,33 @@ class Walk:
 
     def slice(self, node: Node, index: int, axes: Mapping[int, LabelArray | None]) -> None:
         """Note that a constant input loses positions along these axes; a computed one cannot."""
-        found = {axis: labels for axis, labels in axes.items() if labels is not None}
-        if not found or index >= len(node.inputs) or node.inputs[index].is_empty():
+        if index >= len(node.inputs) or node.inputs[index].is_empty():
             return
-        if resolve_constant(node.inputs[index]) is None:
+        found = {axis: labels for axis, labels in axes.items() if labels is not None}
+        constant = resolve_constant(node.inputs[index])
+        if constant is not None and len(constant.shape) > 1:
+            self._share(node, constant, found)
+        if not found:
+            return
+        if constant is None:
             for labels in found.values():
                 self.labels.fix(labels, f"{node.op} '{node.name}': input {index} is computed and holds one value each")
             return
         self.adjust(Slice(node, index, found))
+
+    def _share(self, node: Node, constant: Constant, axes: Mapping[int, LabelArray]) -> None:
+        """A weight that several layers share loses the same positions for all of them, or it would be many weights."""
+        before = self._shared.setdefault(id(constant), axes)
+        if before is axes or _is_uniform(constant):
+            return
+        for axis in {*before, *axes}:
+            first, second = before.get(axis), axes.get(axis)
+            if first is not None and second is not None:
+                self.labels.unite(first, second)
+                continue
+            for labels in (first, second):
+                if labels is not None:
+                    self.labels.fix(labels, f"{node.op} '{node.name}': it shares its weight with a layer without them")
 
     def produce(self, node: Node, count: int, groups: int = 1) -> LabelArray:
         """New channels of a layer."""
@@ -312,6 +332,12 @@ class Walk:
                 self.labels.unite(first, labels)
         same = len(carrying) == len(sizes) and all(_alike(carrying[0], axis) for axis in carrying)
         return carrying[0] if same or len(carrying) == 1 else labelled(first)
+
+
+def _is_uniform(constant: Constant) -> bool:
+    """Whether all values are the same: exporters store such constants once, whoever reads them."""
+    values = constant_array(constant)
+    return bool((values == values.reshape(-1)[:1]).all())
 
 
 def _alike(first: Axis, second: Axis) -> bool:

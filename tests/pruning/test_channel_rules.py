@@ -292,6 +292,54 @@ CASES = {
         inputs="float[n,6,4,5] x",
         outputs="float[a,b,c] y",
     ),
+    "one weight for two layers": Case(
+        """[first] s = Conv(x, w) [again] r = Conv(z, w) q = Add(s, r) a = Relu(q) b = Tanh(s)
+           t = Concat<axis = 1>(a, b) [last] y = Conv(t, v2)""",
+        {"w": W["w"], "v2": conv(4, 16, seed=75)},
+        ("first", "again"),
+        inputs="float[n,3,8,8] x, float[n,3,8,8] z",
+    ),
+    "Einsum": Case(
+        """[first] q = MatMul(x, wq) [key] k = MatMul(x, wk) [value] v = MatMul(x, wv)
+           s0 = Einsum<equation = "b i d, b j d -> b i j">(q, k) s = Softmax<axis = -1>(s0)
+           t = Einsum<equation = "bij,bjd->bid">(s, v) [last] y = MatMul(t, wo)""",
+        {
+            "wq": normal(5, 8, seed=76),
+            "wk": normal(5, 8, seed=77),
+            "wv": normal(5, 8, seed=78),
+            "wo": normal(8, 5, seed=79),
+        },
+        ("first", "key"),
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "regions of interest": Case(
+        """[first] s = Conv(x, w) t = RoiAlign<output_height = 2, output_width = 2>(s, rois, batch)
+           [last] y = Conv(t, v)""",
+        {**W, "rois": np.array([[0, 0, 4, 4], [1, 1, 5, 5]], np.float32), "batch": ints(0, 0)},
+    ),
+    "as many zeros as there are channels": Case(
+        """[first] s = Conv(x, w) h = Shape(s) none = ConstantOfShape(h) q = Concat<axis = 2>(s, none) t = Relu(q) """
+        + ENDS,
+        W,
+    ),
+    "pairs turned by angles": Case(
+        """[first] s = MatMul(x, w1) even = Slice(s, zero, large, two, two) odd = Slice(s, one, large, two, two)
+           less = Neg(odd) a = Unsqueeze(less, three) b = Unsqueeze(even, three) c = Concat<axis = 3>(a, b)
+           turned = Reshape(c, flat) p = Mul(s, cosines) q = Mul(turned, sines) t = Add(p, q)
+           [last] y = MatMul(t, v1)""",
+        {
+            "w1": normal(5, 12, seed=80),
+            "v1": normal(12, 4, seed=81),
+            "cosines": normal(6, 12, seed=82),
+            "sines": normal(6, 12, seed=83),
+            "flat": ints(0, 0, 12),
+            "large": ints(2**62),
+            **AT,
+        },
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
     "where and comparisons": Case(
         f"[first] s = Conv(x, w) m = Greater(s, limit) t = Where(m, s, zero) {ENDS}",
         {**W, "limit": normal(8, 1, 1, seed=52), "zero": np.zeros((1, 8, 1, 1), np.float32)},
@@ -367,6 +415,23 @@ def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Ca
     return weights
 
 
+def test_a_product_of_computed_tensors_reads_channels() -> None:
+    group = group_of(opened(source(CASES["Einsum"])), "first")
+    assert [reader.node.op for reader in group.readers] == ["Einsum"]
+
+
+def test_every_part_keeps_a_channel() -> None:
+    group = group_of(opened(source(CASES["split in unequal parts"])), "first")
+    assert [int(group.is_free[part].sum()) for part in (slice(0, 3), slice(3, 8))] == [2, 4]
+
+
+def test_a_shared_weight_stays_one() -> None:
+    proto = source(CASES["one weight for two layers"])
+    group = group_of(opened(proto), "first")
+    pruned = prune_model(opened(proto), some_units(group)).to_proto()
+    assert len(pruned.graph.initializer) == len(proto.graph.initializer)
+
+
 PINNED = {
     "the model's output": Case("[first] y = Conv(x, w)", W),
     "no layer's": Case(
@@ -379,6 +444,18 @@ PINNED = {
     ),
     "no rule": Case(
         "[first] s = Conv(x, w) t = LRN<size = 3>(s) u = Det(t) y = Identity(u)", W, outputs="float[a,b] y"
+    ),
+    "slides along them": Case(
+        """[first] s = MatMul(x, w1) t = Conv(s, k) [last] y = MatMul(t, v1)""",
+        {"w1": normal(5, 8), "k": normal(2, 6, 3), "v1": normal(6, 4)},
+        inputs="float[n,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "adds up channels": Case(
+        """[first] s = MatMul(x, w1) y = Einsum<equation = "bid->bi">(s)""",
+        {"w1": normal(5, 8)},
+        inputs="float[n,6,5] x",
+        outputs="float[a,b] y",
     ),
     "stretches": Case(
         """[first] s = Conv(x, w) t = Resize(s, , scales) [last] y = Conv(t, v2)""",

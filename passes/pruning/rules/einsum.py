@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amct_onnx.graph.parts import Node
-from amct_onnx.passes.pruning.axes import Axis, Layout, has_labels, size_of
+from amct_onnx.passes.pruning.axes import Axis, Layout, has_labels, labels_of, size_of
 from amct_onnx.passes.pruning.walk import Walk
 
 
@@ -24,6 +24,8 @@ def einsum(walk: Walk, node: Node) -> None:
         is_alone = sum(letter in term for term in terms) == 1
         if letter not in result and is_alone and has_labels(axis):
             walk.fix_inputs(node, "it adds up channels")
+        elif letter not in result:
+            walk.read(node, labels_of(axis, walk.labels))
     walk.set(node.outputs[0], [met[letter] for letter in result])
 
 

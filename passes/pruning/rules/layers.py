@@ -161,7 +161,7 @@ def product(walk: Walk, node: Node) -> None:
 
 def _of_computed(walk: Walk, node: Node, one: Sequence[Axis], other: Sequence[Axis]) -> None:
     names = [f"'{tensor.name}'" for tensor in node.inputs]
-    walk.unite_axes(node, [(one[-1], names[0]), (other[-2], names[1])])
+    walk.read(node, labels_of(walk.unite_axes(node, [(one[-1], names[0]), (other[-2], names[1])]), walk.labels))
     rank = max(len(one), len(other))
     batch: list[Axis] = []
     for axis in range(-rank, -2):

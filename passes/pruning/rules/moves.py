@@ -175,6 +175,12 @@ def slice_(walk: Walk, node: Node) -> None:
         elif step < 0 or positions.size == 0 or len(node.inputs) < 3:
             walk.labels.fix(labels, f"Slice '{node.name}': its steps cannot be followed")
             result[axis] = plain_axis(shape[axis])
+        elif step > 1 and begin in range(step) and end >= size and size % step == 0:
+            # What is left of every second one is every second one where neighbours go together.
+            grid = labels.reshape(-1, step)
+            for column in grid.T[1:]:
+                walk.labels.unite(grid[:, 0], column)
+            result[axis] = labelled(labels[positions])
         elif positions.size == size:
             if end < 0:
                 walk.labels.fix(labels, f"Slice '{node.name}': its end counts from the end")
@@ -183,7 +189,6 @@ def slice_(walk: Walk, node: Node) -> None:
             walk.adjust(Range(node, axis, labels, positions, entry))
             walk.keep_one(node, labels[positions])
             if step > 1:
-                # What stays of every second one is every second one only where the others go alike.
                 walk.labels.fix(labels, f"Slice '{node.name}': it leaves out steps")
     walk.set(node.outputs[0], result)
 
@@ -224,17 +229,19 @@ def gather(walk: Walk, node: Node) -> None:
     """Positions along one axis, by constants; computed ones keep the axis as it is."""
     data, indices = node.inputs
     layout, places = walk.layout(data), walk.shape(indices)
-    if layout is not None:
-        layout = walk.follow_constant(node, 0, leave=int(node.attrs.get("axis", 0)) % len(layout)) or layout
-    if layout is None or places is None:
+    shape = walk.shape(node.outputs[0])
+    if layout is None or (places is None and shape is None):
         walk.fix_inputs(node, "a shape is not known")
         return
-    axis = int(node.attrs.get("axis", 0)) % len(layout)
-    labels = labels_of(layout[axis], walk.labels)
-    inner: Layout = tuple(map(plain_axis, places)) if walk.layout(indices) is None else walk.layout(indices) or ()
+    along = int(node.attrs.get("axis", 0)) % len(layout)
+    if places is None and shape is not None:
+        places = shape[along : along + len(shape) - len(layout) + 1]
+    layout = walk.follow_constant(node, 0, leave=along) or layout
+    labels = labels_of(layout[along], walk.labels)
+    inner = walk.layout(indices) or tuple(map(plain_axis, places or ()))
     if labels is not None:
-        inner = _gathered(walk, node, labels, places)
-    walk.set(node.outputs[0], [*layout[:axis], *inner, *layout[axis + 1 :]])
+        inner = _gathered(walk, node, labels, places or ())
+    walk.set(node.outputs[0], [*layout[:along], *inner, *layout[along + 1 :]])
 
 
 def _gathered(walk: Walk, node: Node, labels: LabelArray, places: Sequence[int]) -> Layout:
