@@ -198,6 +198,21 @@ def test_inside_a_branch_it_is_quantized_alike(tmp_path: Path) -> None:
         assert snr(want, run(tmp_path / f"m_{form}_model.onnx", flagged[0])[0]) > 30
 
 
+def test_states_of_one_name_in_two_bodies_are_told_apart() -> None:
+    pytest.importorskip("onnxruntime_extensions", reason="observers in bodies need it")
+    text = """
+        z = If(c) <then_branch = p () => (float[4,1,2,5] y) { y = RNN<hidden_size = 5>(x, W, R) },
+                   else_branch = q () => (float[4,1,2,5] y) { y = RNN<hidden_size = 5>(t, W, R) }>
+    """
+    weights = {**constants(Case("RNN", bias=False)), "tenth": np.array(0.1, np.float32)}
+    source = parse("t = Mul(x, tenth)" + text, "float[4,2,6] x, bool c", "float[4,1,2,5] z", weights)
+    given = [{**fed, "c": np.array(i % 2 == 0)} for i, fed in enumerate(feeds(Case("RNN", states=False)))]
+    record = amct_onnx.quantize(source, given, formats=["fake_quant"], act="minmax").record
+    for layer, flag in zip(record.layers, (True, False), strict=True):
+        states = np.concatenate([run(source, fed)[0].ravel() for fed in given if bool(fed["c"]) is flag])
+        assert record.layers[layer].scale_h == pytest.approx((states.max() - states.min()) / 255, rel=1e-5)
+
+
 def test_a_users_own_loop_gives_the_same_record(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_extensions", reason="the drop-in flow needs it")
     path, config = tmp_path / "m.onnx", tmp_path / "config.json"
