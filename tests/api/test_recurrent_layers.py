@@ -228,3 +228,19 @@ def test_a_users_own_loop_gives_the_same_record(tmp_path: Path) -> None:
     assert load_record(record).record.layers["rec"] == direct.record.layers["rec"]
     want = run(path, feeds(LSTM)[0])[0]
     assert snr(want, run(tmp_path / "out_fake_quant_model.onnx", feeds(LSTM)[0])[0]) > 30
+
+
+@pytest.mark.parametrize("case", [LSTM, GRU, Case("RNN", directions=2)], ids=str)
+def test_inspect_counts_both_weights(case: Case) -> None:
+    source = model(case, constants(case))
+    # Without the sequence of states, the first output has no name.
+    source.graph.node[0].output[0] = ""
+    del source.graph.output[0]
+    (facts,) = amct_onnx.inspect(source).facts
+    products = 4 * 2 * case.directions * case.rows * (6 + 5)
+    assert (facts.name, facts.quantizable, facts.multiply_adds) == ("rec", True, products)
+
+
+def test_the_ascend_operator_counts_as_quantized() -> None:
+    result = amct_onnx.quantize(model(LSTM, constants(LSTM)), feeds(LSTM), formats=["ascend"])
+    assert amct_onnx.check_deploy(result.model("ascend")) == result.report.deploy == ()
