@@ -135,6 +135,18 @@ def test_a_record_must_hold_the_states_scales() -> None:
         amct_onnx.apply(source, Record({"rec": narrow}))
 
 
+def test_what_pairs_of_8_bits_cannot_hold_is_said() -> None:
+    source = model(LSTM, constants(LSTM))
+    entry = replace(amct_onnx.quantize(source, feeds(LSTM), symmetric=True).record.layers["rec"], offset_h=3)
+    with pytest.raises(RecordError, match=r'"rec": offset_h is 3; TensorRT takes no zero points'):
+        amct_onnx.apply(source, Record({"rec": entry}), formats=["qdq"], qdq_target="tensorrt")
+    wide = replace(entry, act_type="INT16", scale_d=1e-4, scale_h=1e-4)
+    result = amct_onnx.apply(source, Record({"rec": wide}), formats=["qdq"], qdq_recurrent=True)
+    assert any("'rec', stay float in the QDQ model, since it has no pairs of 16 bits" in n for n in result.report.notes)
+    fed = feeds(LSTM)[0]
+    np.testing.assert_array_equal(run(result.model("qdq"), fed)[0], run(source, fed)[0])
+
+
 def test_an_lstm_between_layers_and_with_sequence_lengths() -> None:
     rng = np.random.default_rng(6)
     weights = {
