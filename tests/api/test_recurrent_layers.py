@@ -147,6 +147,17 @@ def test_what_pairs_of_8_bits_cannot_hold_is_said() -> None:
     np.testing.assert_array_equal(run(result.model("qdq"), fed)[0], run(source, fed)[0])
 
 
+def test_faults_of_the_recurrence_weight_are_called_by_its_names() -> None:
+    values = constants(LSTM)
+    source = model(LSTM, values)
+    entry = replace(amct_onnx.quantize(source, feeds(LSTM)).record.layers["rec"], scale_r=(1e-30,) * 20)
+    with pytest.raises(RecordError, match=r"scale_r \* scale_h = .*raise scale_r"):
+        amct_onnx.apply(source, Record({"rec": entry}))
+    broken = model(LSTM, {**values, "R": np.full_like(values["R"], np.nan)})
+    with pytest.raises(NothingToCompressError, match="its recurrence weight holds NaN"):
+        amct_onnx.quantize(broken, feeds(LSTM))
+
+
 def test_an_lstm_between_layers_and_with_sequence_lengths() -> None:
     rng = np.random.default_rng(6)
     weights = {
