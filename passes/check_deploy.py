@@ -34,7 +34,7 @@ def check_deploy(model: Model) -> tuple[DeployFinding, ...]:
         enclosure_findings(model, layers),
         type_findings(layers),
         parameter_findings(layers),
-        quantized_findings(layers),
+        quantized_findings(model, layers),
         shape_findings(model),
         control_flow_findings(model),
         channel_findings(model, layers),

@@ -15,6 +15,7 @@ from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.passes.insert_ascend import unpack_dequant_scale
 from amct_onnx.passes.pack_int4 import PACKED_LAYERS
+from amct_onnx.passes.recurrent_forms import ASCEND_NAMES
 
 OFFSETS = {"INT4": (-8, 7), "INT8": (-128, 127), "INT16": (-32768, 32767)}
 """Types that AscendQuant makes, and the zero points that each can have."""
@@ -257,9 +258,9 @@ def channel_findings(model: Model, layers: Iterable[DeployedLayer]) -> Iterator[
             )
 
 
-def quantized_findings(layers: Iterable[DeployedLayer]) -> Iterator[DeployFinding]:
-    """A deploy model has quantized layers."""
-    if not list(layers):
+def quantized_findings(model: Model, layers: Iterable[DeployedLayer]) -> Iterator[DeployFinding]:
+    """A deploy model has quantized layers; recurrent ones are operators that quantize by themselves."""
+    if not list(layers) and not any(node.op in ASCEND_NAMES for node in model.nodes()):
         message = "no layer is quantized for Ascend"
         yield DeployFinding("not_quantized", "", message, "give the *_deploy_model.onnx", stops=False)
 

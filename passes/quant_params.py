@@ -139,13 +139,19 @@ def quantize_weight(weight: Array, scale: NDArray[np.float32], channels: Channel
     return integers.reshape(weight.shape)
 
 
-def quantize_bias(layer: str, bias: Array, accumulator_scale: NDArray[np.float32]) -> NDArray[np.int32]:
+def quantize_bias(
+    layer: str,
+    bias: Array,
+    accumulator_scale: NDArray[np.float32],
+    names: tuple[str, str] = ("scale_w", "scale_d"),
+) -> NDArray[np.int32]:
     """``round_half_even(b / (scale_w * scale_d))`` as int32, one value per output channel.
 
     Args:
         layer: name for the error message.
         bias: any shape whose last axis is the channel axis, or one value.
         accumulator_scale: float32 [1] or [channels].
+        names: what the record calls the scales of weight and data, for the error message.
 
     Raises:
         RecordError: a value does not fit int32.
@@ -156,7 +162,7 @@ def quantize_bias(layer: str, bias: Array, accumulator_scale: NDArray[np.float32
         channel = int(np.argmin(fits.reshape(-1, fits.shape[-1]).all(axis=0)))
         scale = float(accumulator_scale.reshape(-1)[channel if accumulator_scale.size > 1 else 0])
         raise RecordError(
-            f"layer '{layer}': the bias of output channel {channel} does not fit int32 with scale_w * scale_d = "
-            f"{scale:.3g}; raise scale_w of that channel or delete the layer's entry"
+            f"layer '{layer}': the bias of output channel {channel} does not fit int32 with {' * '.join(names)} = "
+            f"{scale:.3g}; raise {names[0]} of that channel or delete the layer's entry"
         )
     return integers.astype(np.int32)

@@ -161,7 +161,8 @@ def integer_bias(layer: RecurrentLayer, bias: Array, quant: RecurrentQuant) -> N
         RecordError: a value does not fit int32.
     """
     scales = [per_row(scale, layer.rows) for scale in quant.accumulator_scales]
-    halves = [quantize_bias(layer.name, half, scale) for half, scale in zip(bias_halves(bias), scales, strict=True)]
+    names = (("scale_w", "scale_d"), ("scale_r", "scale_h"))
+    halves = [quantize_bias(layer.name, *given) for given in zip(bias_halves(bias), scales, names, strict=True)]
     return joined_halves(halves, bias.shape)
 
 

@@ -94,7 +94,7 @@ def watch_bodies(
     for feed in progress(items) if progress else items:
         fetch(session, outputs, feed)
     seen = RECORDERS.take(made.recorder)
-    keys = shared_keys(layers)
+    keys = shared_keys(prepared.model, layers)
     found = {statistics_key(layer.name): keys[layer.name] for layer in layers}
     found.update({state_key(layer.name): state_key(layer.name) for layer in layers})
     found.update({result_key(name): result_key(name) for name in results})

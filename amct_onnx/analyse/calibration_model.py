@@ -75,7 +75,7 @@ def balance_model(
     """A model whose runs give the balance factors of the layers that are to be balanced."""
     balanced = {layer.name: layer for layer in layers if options.of(layer.name).migration_strength is not None}
     targets = [_Target(layer.name, layer.node, layer.activation) for layer in balanced.values()]
-    keys = _keys(targets)
+    keys = _keys(prepared.model, targets)
     channels = tuple(
         WatchedChannels(
             name, keys[name], options.of(name).migration_strength or 0.5, tuple(weight_maxima(layer).tolist())
@@ -109,7 +109,7 @@ def range_model(
     choices = [options.of(layer.name).activation for layer in layers]
     targets += [_Target(wish.site.key, wish.site.node, wish.site.tensor) for wish in inputs]
     choices += [wish.activation for wish in inputs]
-    keys = _keys(targets)
+    keys = _keys(prepared.model, targets)
     ranges = tuple(
         WatchedRange(target.name, keys[target.name], choice, Bounds(*output_bounds(target.tensor)))
         for target, choice in zip(targets, choices, strict=True)
@@ -147,15 +147,26 @@ def _state_targets(layer: RecurrentLayer) -> list[_Target]:
     return [_Target(key, layer.node, tensor, is_result=id(tensor) in results) for tensor in layer.states]
 
 
-def shared_keys(layers: Iterable[Layer | RecurrentLayer]) -> dict[str, str]:
-    """Name of each layer -> the key under which its data input is observed."""
-    return _keys([_Target(layer.name, layer.node, layer.activation) for layer in layers])
+def shared_keys(model: Model, layers: Iterable[Layer | RecurrentLayer]) -> dict[str, str]:
+    """Name of each layer of `model` -> the key under which its data input is observed."""
+    return _keys(model, [_Target(layer.name, layer.node, layer.activation) for layer in layers])
 
 
-def _keys(targets: Iterable[_Target]) -> dict[str, str]:
-    """Name of each -> that of the first one that reads the same tensor, under which both are observed."""
-    first: dict[int, str] = {}
-    return {target.name: first.setdefault(id(target.tensor), target.name) for target in targets}
+def _keys(model: Model, targets: Iterable[_Target]) -> dict[str, str]:
+    """Name of each -> that of the first one that reads the same tensor in the same graph; both are observed under it.
+
+    A body may not run at all, or see other values of a tensor from outside than another body does.
+    """
+    place = _graphs_of_nodes(model)
+    first: dict[tuple[int, int], str] = {}
+    return {
+        target.name: first.setdefault((place[target.node.name], id(target.tensor)), target.name) for target in targets
+    }
+
+
+def _graphs_of_nodes(model: Model) -> dict[str, int]:
+    """Name of each node -> the number of its graph, the main one being 0."""
+    return {node.name: number for number, graph in enumerate(model.graphs()) for node in graph.nodes}
 
 
 def _calibration_model(
@@ -174,18 +185,20 @@ def _calibration_model(
     before = _names(model)
     nodes = {node.name: node for node in model.nodes()}
     tensors = {tensor.name: tensor for tensor in _tensors(model)}
-    observed = set(_keys(targets).values())
+    observed = set(_keys(prepared.model, targets).values())
     observations = []
     for target in (target for target in targets if target.name in observed):
         name = prepared.origin_of(target.tensor.name).name
         node = nodes[target.node.name]
         observations.append(observe(Observation(node, tensors.get(name, node.inputs[0]), target.name)))
-    makers = {tensor.name: (node, tensor) for node in model.nodes() for tensor in node.outputs}
+    place = _graphs_of_nodes(model)
+    # Tensors of different bodies may have one name.
+    makers = {(place[node.name], tensor.name): (node, tensor) for node in model.nodes() for tensor in node.outputs}
     for target in further:
         node = nodes[target.node.name]
         if target.is_result:
             # Its own nodes of the source may have been folded into the layer.
-            node, tensor = makers[prepared.origin_of(target.tensor.name).name]
+            node, tensor = makers[place[node.name], prepared.origin_of(target.tensor.name).name]
         else:
             tensor = node.inputs[HIDDEN]
         observations.append(Observation(node, tensor, target.name, is_result=target.is_result))

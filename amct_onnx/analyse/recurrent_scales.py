@@ -31,9 +31,11 @@ def recurrent_obstacle(layer: RecurrentLayer, options: PlanOptions) -> Obstacle 
     if limits is not None:
         return Obstacle(*limits)
     bias = None if layer.bias is None else constant_array(layer.bias)
-    return weight_obstacle(constant_array(layer.weight), bias) or weight_obstacle(
-        constant_array(layer.recurrence), None
-    )
+    obstacle = weight_obstacle(constant_array(layer.weight), bias)
+    if obstacle is not None:
+        return obstacle
+    found = weight_obstacle(constant_array(layer.recurrence), None)
+    return found and Obstacle(*(text.replace("weight", "recurrence weight") for text in found))
 
 
 def computed_states(layer: RecurrentLayer) -> list[Tensor]:

@@ -137,13 +137,15 @@ def _refuse_unfit(survey: Survey, quants: Mapping[str, RecurrentQuant]) -> None:
 def _recurrent_notes(
     quants: Mapping[str, RecurrentQuant], forms: Sequence[OutputForm], *, qdq_recurrent: bool
 ) -> tuple[str, ...]:
-    if OutputForm.QDQ not in forms or not quants or qdq_recurrent:
+    stay = [name for name, quant in quants.items() if not qdq_recurrent or quant.data.bits > 8]
+    if OutputForm.QDQ not in forms or not stay:
         return ()
-    first = next(iter(quants))
-    return (
-        f"{len(quants)} recurrent layers, like '{first}', stay float in the QDQ model, since no runtime has integer "
-        "kernels for them; --qdq-recurrent quantizes them for size",
+    reason = (
+        "it has no pairs of 16 bits"
+        if qdq_recurrent
+        else ("no runtime has integer kernels for them; --qdq-recurrent quantizes them for size")
     )
+    return (f"{len(stay)} recurrent layers, like '{stay[0]}', stay float in the QDQ model, since {reason}",)
 
 
 def _input_summaries(prepared: Prepared, inputs: Mapping[str, TensorQuant]) -> tuple[InputSummary, ...]:

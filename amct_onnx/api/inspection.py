@@ -141,7 +141,8 @@ def _port(tensor: Tensor, shapes: dict[str, Shape]) -> Port:
 def _facts(
     node: Node, layer: Layer | RecurrentLayer | None, shapes: dict[str, Shape], refusal: Refusal | None
 ) -> NodeFacts:
-    output = layer.output if isinstance(layer, Layer) else node.outputs[0]
+    first = next((tensor for tensor in node.outputs if not tensor.is_empty()), node.outputs[0])
+    output = layer.output if isinstance(layer, Layer) else first
     input_shape, output_shape = (_shape(tensor, shapes) for tensor in (node.inputs[0], output))
     return NodeFacts(
         name=node.name,
@@ -174,11 +175,12 @@ def _multiply_adds(node: Node, input_shape: Shape | None, output_shape: Shape | 
     """
     spec = spec_of(node)
     if spec.gates:
-        sizes = [resolve_constant(node.inputs[index]) for index in (WEIGHT, RECURRENCE)]
-        if input_shape is None or None in sizes:
+        found = (resolve_constant(node.inputs[index]) for index in (WEIGHT, RECURRENCE))
+        constants = [constant for constant in found if constant is not None]
+        if input_shape is None or len(constants) < 2:
             return None
         steps = math.prod(size if isinstance(size, int) else 1 for size in input_shape[:2])
-        return steps * sum(math.prod(constant.shape) for constant in sizes if constant is not None)
+        return steps * sum(math.prod(constant.shape) for constant in constants)
     weight = None if spec.weight is None else resolve_constant(node.inputs[spec.weight])
     counted = input_shape if spec.scatters else output_shape
     if weight is None or counted is None:

@@ -27,9 +27,10 @@ def tensor_complaints(entry: LayerRecord) -> Iterator[Complaint]:
 
 def zero_point_complaints(entry: LayerRecord) -> Iterator[Complaint]:
     """Yield a complaint about a zero point, for a target that takes none."""
-    if entry.offset_d:
-        yield Complaint(
-            "offset_d",
-            f"offset_d is {entry.offset_d}; TensorRT takes no zero points: quantize again for that target, "
-            "or with symmetric activations",
-        )
+    for name, offset in (("offset_d", entry.offset_d), ("offset_h", entry.offset_h)):
+        if offset:
+            yield Complaint(
+                name,
+                f"{name} is {offset}; TensorRT takes no zero points: quantize again for that target, "
+                "or with symmetric activations",
+            )

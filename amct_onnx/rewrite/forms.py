@@ -206,7 +206,9 @@ def _qdq(
         ShieldFloats(),
     ]
     if recurrent:
-        passes.append(QdqRecurrent(plan.recurrent, plan.recurrent_quants, target))
+        # Before operator set 21 a pair holds 8 bits.
+        narrow = [layer for layer in plan.recurrent if plan.recurrent_quants[layer.name].data.bits == 8]
+        passes.append(QdqRecurrent(narrow, plan.recurrent_quants, target))
     if target is QdqTarget.ONNXRUNTIME:
         # TensorRT wants both halves of a pair to have one scale.
         passes.append(JoinPairs())

@@ -154,6 +154,15 @@ def test_the_scale_of_a_result_covers_what_the_body_makes() -> None:
     assert set(result.tensors.layers) == {"t2"}
 
 
+def test_each_body_sees_what_it_reads_itself() -> None:
+    given = [{**fed, "x": fed["x"] * np.float32(1 if fed["c"] else 10)} for fed in feeds()]
+    nodes = SHARED.replace("Neg(x)", "Identity(x)").replace("(u0, v)", "(x, v)")
+    record = amct_onnx.quantize(source(nodes), given, act="minmax").record
+    for layer, flag in (("first", True), ("third", False)):
+        values = np.concatenate([fed["x"].ravel() for fed in given if bool(fed["c"]) is flag])
+        assert record.layers[layer].scale_d == pytest.approx((values.max() - values.min()) / 255, rel=1e-6)
+
+
 def test_results_of_one_name_in_two_bodies_stay_float_and_are_named(tmp_path: Path) -> None:
     nodes = """
         y = If(c) <

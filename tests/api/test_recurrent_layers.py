@@ -135,6 +135,29 @@ def test_a_record_must_hold_the_states_scales() -> None:
         amct_onnx.apply(source, Record({"rec": narrow}))
 
 
+def test_what_pairs_of_8_bits_cannot_hold_is_said() -> None:
+    source = model(LSTM, constants(LSTM))
+    entry = replace(amct_onnx.quantize(source, feeds(LSTM), symmetric=True).record.layers["rec"], offset_h=3)
+    with pytest.raises(RecordError, match=r'"rec": offset_h is 3; TensorRT takes no zero points'):
+        amct_onnx.apply(source, Record({"rec": entry}), formats=["qdq"], qdq_target="tensorrt")
+    wide = replace(entry, act_type="INT16", scale_d=1e-4, scale_h=1e-4)
+    result = amct_onnx.apply(source, Record({"rec": wide}), formats=["qdq"], qdq_recurrent=True)
+    assert any("'rec', stay float in the QDQ model, since it has no pairs of 16 bits" in n for n in result.report.notes)
+    fed = feeds(LSTM)[0]
+    np.testing.assert_array_equal(run(result.model("qdq"), fed)[0], run(source, fed)[0])
+
+
+def test_faults_of_the_recurrence_weight_are_called_by_its_names() -> None:
+    values = constants(LSTM)
+    source = model(LSTM, values)
+    entry = replace(amct_onnx.quantize(source, feeds(LSTM)).record.layers["rec"], scale_r=(1e-30,) * 20)
+    with pytest.raises(RecordError, match=r"scale_r \* scale_h = .*raise scale_r"):
+        amct_onnx.apply(source, Record({"rec": entry}))
+    broken = model(LSTM, {**values, "R": np.full_like(values["R"], np.nan)})
+    with pytest.raises(NothingToCompressError, match="its recurrence weight holds NaN"):
+        amct_onnx.quantize(broken, feeds(LSTM))
+
+
 def test_an_lstm_between_layers_and_with_sequence_lengths() -> None:
     rng = np.random.default_rng(6)
     weights = {
@@ -198,6 +221,21 @@ def test_inside_a_branch_it_is_quantized_alike(tmp_path: Path) -> None:
         assert snr(want, run(tmp_path / f"m_{form}_model.onnx", flagged[0])[0]) > 30
 
 
+def test_states_of_one_name_in_two_bodies_are_told_apart() -> None:
+    pytest.importorskip("onnxruntime_extensions", reason="observers in bodies need it")
+    text = """
+        z = If(c) <then_branch = p () => (float[4,1,2,5] y) { y = RNN<hidden_size = 5>(x, W, R) },
+                   else_branch = q () => (float[4,1,2,5] y) { y = RNN<hidden_size = 5>(t, W, R) }>
+    """
+    weights = {**constants(Case("RNN", bias=False)), "tenth": np.array(0.1, np.float32)}
+    source = parse("t = Mul(x, tenth)" + text, "float[4,2,6] x, bool c", "float[4,1,2,5] z", weights)
+    given = [{**fed, "c": np.array(i % 2 == 0)} for i, fed in enumerate(feeds(Case("RNN", states=False)))]
+    record = amct_onnx.quantize(source, given, formats=["fake_quant"], act="minmax").record
+    for layer, flag in zip(record.layers, (True, False), strict=True):
+        states = np.concatenate([run(source, fed)[0].ravel() for fed in given if bool(fed["c"]) is flag])
+        assert record.layers[layer].scale_h == pytest.approx((states.max() - states.min()) / 255, rel=1e-5)
+
+
 def test_a_users_own_loop_gives_the_same_record(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_extensions", reason="the drop-in flow needs it")
     path, config = tmp_path / "m.onnx", tmp_path / "config.json"
@@ -213,3 +251,19 @@ def test_a_users_own_loop_gives_the_same_record(tmp_path: Path) -> None:
     assert load_record(record).record.layers["rec"] == direct.record.layers["rec"]
     want = run(path, feeds(LSTM)[0])[0]
     assert snr(want, run(tmp_path / "out_fake_quant_model.onnx", feeds(LSTM)[0])[0]) > 30
+
+
+@pytest.mark.parametrize("case", [LSTM, GRU, Case("RNN", directions=2)], ids=str)
+def test_inspect_counts_both_weights(case: Case) -> None:
+    source = model(case, constants(case))
+    # Without the sequence of states, the first output has no name.
+    source.graph.node[0].output[0] = ""
+    del source.graph.output[0]
+    (facts,) = amct_onnx.inspect(source).facts
+    products = 4 * 2 * case.directions * case.rows * (6 + 5)
+    assert (facts.name, facts.quantizable, facts.multiply_adds) == ("rec", True, products)
+
+
+def test_the_ascend_operator_counts_as_quantized() -> None:
+    result = amct_onnx.quantize(model(LSTM, constants(LSTM)), feeds(LSTM), formats=["ascend"])
+    assert amct_onnx.check_deploy(result.model("ascend")) == result.report.deploy == ()
