@@ -77,7 +77,7 @@ class InsertObservers:
                 ends.append(nodes[-1].outputs[0])
         for node in model.graph.nodes:
             if any(isinstance(value, Graph) for value in node.attrs.values()):
-                marks = self._marks(model, node.name, node.outputs)
+                marks = self._marks(model, node.name, _sure_results(node))
                 editor.insert_after(node, marks)
                 ends += [mark.outputs[0] for mark in marks if mark.op == OBSERVE]
         editor.commit()
@@ -136,3 +136,17 @@ class InsertObservers:
     def _cast(self, model: Model, name: str, tensor: Tensor) -> Node:
         output = model.new_tensor(f"{name}.float")
         return Node("Cast", f"{name}.cast", {"to": int(TensorProto.FLOAT)}, [tensor], [output])
+
+
+def _sure_results(node: Node) -> list[Tensor]:
+    """Results of a control-flow node, but for those that a body lists twice: onnxruntime fills the first alone."""
+    bodies = [value for value in node.attrs.values() if isinstance(value, Graph)]
+    # Of a Loop or Scan the body's outputs and the node's differ in number; the last ones go together.
+    doubled = {
+        len(body.outputs) - index
+        for body in bodies
+        for index, tensor in enumerate(body.outputs)
+        if any(tensor is other for other in body.outputs[:index])
+    }
+    count = len(node.outputs)
+    return [tensor for index, tensor in enumerate(node.outputs) if count - index not in doubled]

@@ -176,3 +176,21 @@ def test_results_of_one_name_in_two_bodies_stay_float_and_are_named(tmp_path: Pa
     path = result.save(tmp_path / "m")["qdq"]
     for fed in feeds()[:2]:
         np.testing.assert_array_equal(run(path, fed)[0], run(proto, fed)[0])
+
+
+def test_a_body_that_lists_one_tensor_twice_is_observed_once() -> None:
+    # onnxruntime fills the first of the two results alone; looking at the other ended the process.
+    proto = parse(
+        """a, b = If(c) <
+               then_branch = p () => (float[n,4] t, float[n,4] t) { [layer] t = MatMul(x, w) },
+               else_branch = q () => (float[n,4] u, float[n,4] u) { u = Neg(x) }>
+           y = Relu(a)""",
+        "float[n,4] x, bool c",
+        "float[n,4] y",
+        {"w": normal(4, 4)},
+    )
+    fed = {"x": normal(2, 4, seed=1), "c": np.array(True)}
+    result = amct_onnx.quantize(proto, [fed])
+    assert list(result.record.layers) == ["layer"]
+    want = run(proto, fed)[0]
+    assert np.abs(run(result.model("qdq"), fed)[0] - want).max() < 0.05 * np.abs(want).max()
