@@ -179,7 +179,7 @@ def test_layers_in_functions_are_pruned_too(tmp_path: Path) -> None:
         "float[n,4,6,6] y",
         {"w": normal(16, 3, 1, 1), "v": normal(4, 16, 1, 1, seed=1)},
         domains='"my": 1',
-        functions='<domain: "my", opset_import: ["": 17]> block (a, k) => (b) { [inner] c = Conv(a, k) b = Relu(c) }',
+        functions='<domain: "my", opset_import: ["": 17]> block (a, k) => (b) { c = Conv(a, k) b = Relu(c) }',
     )
     onnx.save(source, tmp_path / "m.onnx")
     result = amct_onnx.prune(tmp_path / "m.onnx", ratio=0.5)
