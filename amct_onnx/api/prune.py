@@ -190,6 +190,7 @@ def restore_pruned(
         raise RecordError(f"{source}: it holds no prune_record with producers, so there is nothing to prune")
     whole, base_dir = load_source(model)
     refuse_compressed(whole)
+    _refuse_fitted(plain, source, structure_only=structure_only)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
         proto = inline_layer_functions(whole, base_dir)
@@ -207,6 +208,15 @@ def restore_pruned(
     report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes)
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
     return PruneResult(plain, built, report, (*source_files(model, whole, base_dir), *read))
+
+
+def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None:
+    """The fitted weights stand in the pruned model alone."""
+    if record.is_fitted and not structure_only:
+        raise RecordError(
+            f"{source}: weights were modified when it was made (layers were fitted), and no record holds these; "
+            "use the *_pruned_model.onnx written beside it, or take the structure alone (--structure-only)"
+        )
 
 
 def _pruned(

@@ -97,21 +97,29 @@ class PruneResult:
         }
         return format_prune_config(ratios)
 
-    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> SavedFiles:
-        """Write ``PREFIX_pruned_model.onnx`` and ``PREFIX_record.txt``: both, or nothing.
+    def save(
+        self,
+        prefix: str | Path,
+        *,
+        protect: Iterable[Path] = (),
+        keep: Collection[Path] = (),
+        config: Path | None = None,
+    ) -> SavedFiles:
+        """Write ``PREFIX_pruned_model.onnx`` and ``PREFIX_record.txt``: all files, or nothing.
 
         Args:
             prefix: folder and beginning of the file names; folders are made.
             protect: further files that must not be overwritten.
             keep: the record that this result was made from, which is left as it is where it bears that name.
+            config: also write :meth:`config_text` there.
 
         Returns:
-            Kind (``pruned``, ``record``) -> path.
+            Kind (``pruned``, ``record``, ``config``) -> path.
 
         Raises:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
-        paths = prefixed_paths(prefix, ENDINGS)
+        paths = {**prefixed_paths(prefix, ENDINGS), **({} if config is None else {"config": config})}
         kept = {path.resolve() for path in keep}
         written = {kind: path for kind, path in paths.items() if not (kind == "record" and path.resolve() in kept)}
         check_outputs(written, [*protect, *keep, *self.source])
@@ -123,6 +131,8 @@ class PruneResult:
             _, *weights = write_model(self.model, written["pruned"], ExternalNaming.ONE_FILE, staged=staged)
             if weights:
                 saved.weights["pruned"] = tuple(weights)
+            if config is not None:
+                staged.enter_context(replacing(config)).write_bytes(self.config_text().encode())
             if "record" in written:
                 text = format_record(self.record)
                 staged.enter_context(replacing(written["record"])).write_bytes(text.encode())

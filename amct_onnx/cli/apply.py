@@ -11,11 +11,12 @@ from amct_onnx.cli import prune
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.quantize import parse_forms
 from amct_onnx.cli.report import result_json, show_result
+from amct_onnx.record import load_record
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Rewrite by a plan, save, report."""
-    if prune.is_prune_record(arguments.record):
+    if load_record(arguments.record).record.prunes_only:
         return prune.run_restore(arguments, console)
     forms = parse_forms(arguments.format)
     plan = [arguments.record, arguments.tensors or sibling_tensors(arguments.record)]

@@ -204,8 +204,9 @@ def _add_apply(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     parser.add_argument(
         "--structure-only",
         action="store_true",
-        help="take a prune record for a model of the same structure with other weights",
+        help="take a prune record for a model of the same structure with other weights; what prune fitted is lost",
     )
+    _add_input_shape(parser)
     _add_json(parser)
     parser.set_defaults(run=apply.run)
 

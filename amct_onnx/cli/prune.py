@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from pathlib import Path
 
 from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.api import PruneReport, PruneResult, prune, restore_pruned
@@ -17,8 +16,6 @@ from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import feeds_from
 from amct_onnx.cli.report import show_files
 from amct_onnx.errors import UsageError
-from amct_onnx.graph.files import replacing
-from amct_onnx.record import load_record
 
 _NAMED = 3
 
@@ -45,12 +42,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         input_shapes=None if feeds else _shapes(arguments),
         progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
-    paths = result.save(arguments.output, protect=inputs)
-    if arguments.save_config:
-        with replacing(arguments.save_config) as file:
-            file.write_bytes(result.config_text().encode())
-        paths["config"] = arguments.save_config
-    _show(console, result, paths)
+    _show(console, result, result.save(arguments.output, protect=inputs, config=arguments.save_config))
     return 0
 
 
@@ -68,7 +60,12 @@ def run_restore(arguments: argparse.Namespace, console: Console) -> int:
     """Take out what a record names."""
     paths = prefixed_paths(arguments.output, ENDINGS)
     check_outputs({"pruned": paths["pruned"]}, [arguments.model, arguments.record])
-    result = restore_pruned(arguments.model, arguments.record, structure_only=arguments.structure_only)
+    result = restore_pruned(
+        arguments.model,
+        arguments.record,
+        structure_only=arguments.structure_only,
+        input_shapes=_shapes(arguments),
+    )
     _show(console, result, result.save(arguments.output, keep=[arguments.record]))
     return 0
 
@@ -153,9 +150,3 @@ def _names(names: Iterable[str]) -> str:
     found = list(names)
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more
-
-
-def is_prune_record(path: Path) -> bool:
-    """Whether a file that can be read holds prune records and no quantization."""
-    record = load_record(path).record
-    return any(entry.producers for entry in record.prune) and not record.layers

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from amct_onnx.record.findings import Finding
-from amct_onnx.record.header import RecordHeader
+from amct_onnx.record.header import RecordHeader, WeightState
 from amct_onnx.record.layers import KVCacheRecord, LayerRecord
 from amct_onnx.record.prune import PruneRecord
 
@@ -22,6 +22,16 @@ class Record:
     kv_cache: Mapping[str, KVCacheRecord] = field(default_factory=dict)
     prune: tuple[PruneRecord, ...] = ()
     header: RecordHeader | None = None
+
+    @property
+    def prunes_only(self) -> bool:
+        """Whether channels go and nothing is quantized."""
+        return any(entry.producers for entry in self.prune) and not self.layers
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether weights of the model that it led to do not follow from the source."""
+        return self.header is not None and self.header.weights is WeightState.MODIFIED
 
 
 @dataclass(frozen=True)

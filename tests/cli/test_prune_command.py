@@ -286,3 +286,53 @@ class TestRecords:
         onnx.save(NET, "m_pruned_model.onnx")
         command = ["apply", "m_pruned_model.onnx", "--record", "done_record.txt", "-o", "m"]
         fails(capsys, here, command, "would overwrite an input")
+
+
+def test_record_check_knows_prune_records(here, capsys) -> None:
+    # The normalization is folded away where quantization looks, and named by the record all the same.
+    one = np.ones(8, np.float32)
+    normed = parse(
+        "[first] a = Conv(x, w1) [norm] b = BatchNormalization(a, g, g, g, g) [last] y = Conv(b, w2)",
+        "float[n,3,8,8] x",
+        "float[n,4,8,8] y",
+        {"w1": normal(8, 3, 1, 1), "g": one, "w2": normal(4, 8, 1, 1)},
+    )
+    onnx.save(normed, "normed.onnx")
+    assert main(["prune", "normed.onnx", "--ratio", "0.5", "-o", "p", "--quiet"]) == 0
+    assert main(["record", "check", "p_record.txt", "--model", "normed.onnx"]) == 0
+    assert "no fault found" in capsys.readouterr().out
+    assert main(["record", "check", "done_record.txt", "--model", "other.onnx"]) == 1
+    assert "another model" in capsys.readouterr().out
+
+
+def test_the_config_that_was_found_is_saved_with_the_rest_or_nothing_is(here, capsys) -> None:
+    command = ["prune", "m.onnx", "--ratio", "0.5", "-o", "out/m", "--save-config"]
+    fails(capsys, here, [*command, "/proc/found.cfg"], "/proc")
+    assert main([*command, "found.cfg"]) == 0
+    assert sorted(contents(here / "out")) == ["m_pruned_model.onnx", "m_record.txt"]
+    assert "prune_ratio: 0.5" in Path("found.cfg").read_text()
+
+
+def test_a_fitted_record_says_what_it_lacks(here, capsys) -> None:
+    np.savez("feed.npz", x=normal(16, 3, 8, 8))
+    assert main(["prune", "m.onnx", "--ratio", "0.5", "--data", "feed.npz", "-o", "f", "--quiet"]) == 0
+    command = ["apply", "m.onnx", "--record", "f_record.txt", "-o", "again"]
+    fails(capsys, here, command, r"\*_pruned_model.onnx .*--structure-only")
+    assert main(["record", "check", "f_record.txt", "--model", "m.onnx"]) == 0
+    assert main([*command, "--structure-only"]) == 0
+
+
+def test_a_record_pruned_with_shapes_is_replayed_with_them(here) -> None:
+    onnx.save(
+        parse(
+            "[a] t = Conv(x, w) [b] y = Conv(t, v)",
+            "float[n,3,h,k] x",
+            "float[n,4,p,q] y",
+            {"w": normal(8, 3, 9, 9), "v": normal(4, 8, 1, 1)},
+        ),
+        "free.onnx",
+    )
+    shapes = ["--input-shape", "x:1,3,12,12"]
+    assert main(["prune", "free.onnx", "--ratio", "0.5", *shapes, "-o", "p", "--quiet"]) == 0
+    assert main(["apply", "free.onnx", "--record", "p_record.txt", *shapes, "-o", "again", "--quiet"]) == 0
+    assert Path("p_pruned_model.onnx").read_bytes() == Path("again_pruned_model.onnx").read_bytes()
