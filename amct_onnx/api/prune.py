@@ -289,8 +289,11 @@ def _plans(
     return plan_groups(prunable.groups, scores, options)
 
 
+_NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in control-flow bodies are not pruned)"
+
+
 def _reasons(plans: Sequence[GroupPlan]) -> str:
-    return "; ".join(f"'{plan.group.name}': {plan.reason}" for plan in plans[:3]) or "it has no Conv, Gemm or MatMul"
+    return "; ".join(f"'{plan.group.name}': {plan.reason}" for plan in plans[:3]) or _NO_LAYER
 
 
 def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | None = None) -> PruneReport:

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 import amct_onnx
 from amct_onnx.analyse.pruning.rows import LayerView
-from amct_onnx.errors import DataError, RecordError, UsageError
+from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
 from tests.models import Array, imported, node_named, normal, parse, run
 
 
@@ -248,3 +248,15 @@ def test_a_config_of_what_was_found_prunes_as_much(tmp_path: Path) -> None:
     again = amct_onnx.prune(network(), config=path)
     assert [(g.layers, g.removed) for g in again.report.groups] == [(g.layers, g.removed) for g in found.report.groups]
     assert any(group.removed for group in again.report.groups)
+
+
+def test_layers_in_bodies_alone_are_not_said_to_be_missing() -> None:
+    source = parse(
+        """y = If(c) < then_branch = p () => (float[n,4] t) { t = MatMul(x, w) },
+                       else_branch = q () => (float[n,4] u) { u = Neg(x) }>""",
+        "float[n,4] x, bool c",
+        "float[n,4] y",
+        {"w": normal(4, 4)},
+    )
+    with pytest.raises(NothingToCompressError, match="control-flow bodies are not pruned"):
+        amct_onnx.prune(source, ratio=0.5)
