@@ -123,11 +123,11 @@ def test_a_plain_record_is_replayed_to_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ratio": 0.3, "saving": 0.2}, "one of ratio"),
-        ({}, "one of ratio"),
+        ({"ratio": 0.3, "saving": 0.2}, "^ratio and saving exclude each other"),
+        ({}, "^give ratio .*, saving .* or config"),
         ({"ratio": 1.5}, "above 0 and below 1"),
-        ({"saving": 0.2}, "found from data"),
-        ({"ratio": 0.3, "importance": "energy"}, "taken from data"),
+        ({"saving": 0.2}, "give data, or ratio"),
+        ({"ratio": 0.3, "importance": "energy"}, "give data, or choose l2"),
         ({"ratio": 0.3, "importance": "size"}, "choose from l2, energy, reconstruction"),
         ({"ratio": 0.3, "recover": True}, "fits layers on data"),
     ],

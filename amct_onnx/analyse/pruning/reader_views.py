@@ -81,12 +81,12 @@ def _watched(
     seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
     rng = np.random.default_rng(given.seed)
 
-    def take(tensors: Sequence[Mapping[str, Array]]) -> None:
+    def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for node in nodes:
             x, y = tensors[0][str(node.inputs[0].name)], tensors[0][str(node.outputs[0].name)]
             rows, results = views[str(node.name)].rows(x, y, rng)
             for group, moments in enumerate(seen[str(node.name)]):
-                moments.update(rows[:, group], results[:, group])
+                moments.update(rows[:, group], results[:, group], feed)
 
     wanted = {str(tensor.name) for node in nodes for tensor in (node.inputs[0], node.outputs[0])}
     walk_together([(proto, base_dir, wanted)], given.data, take, limit=given.feeds, progress=given.progress)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.analyse.pruning.biases import set_bias, shift_bias
+from amct_onnx.analyse.pruning.evidence import Evidence, check_finite, evidence
 from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.rows import LayerView, has_view
@@ -50,7 +51,7 @@ def refit(
     given: PruneData,
     *,
     ridge: float = RIDGE,
-) -> tuple[str, ...]:
+) -> dict[str, Evidence]:
     """Fit layers of a pruned model to the float model, in place.
 
     Args:
@@ -62,17 +63,22 @@ def refit(
         ridge: how strongly a layer stays near its own weights.
 
     Returns:
-        Names of the layers that were fitted.
+        Layer -> what it was fed, and whether it was fitted.
+
+    Raises:
+        DataError: no layer is fed anything finite.
     """
     size = -(-len(layers) // MOST_STAGES)
-    fitted: list[str] = []
+    found: dict[str, Evidence] = {}
     for begin in range(0, len(layers), max(1, size)):
         stage = layers[begin : begin + size]
         seen = _moments(model, stage, proto, base_dir, given)
         for layer in stage:
-            if _fit(model, layer, seen[str(layer.node.name)], ridge):
-                fitted.append(str(layer.node.name))
-    return tuple(fitted)
+            name = str(layer.node.name)
+            is_fitted = _fit(model, layer, seen[name], ridge)
+            found[name] = evidence(seen[name], is_fitted=is_fitted)
+    check_finite(found)
+    return found
 
 
 def _moments(
@@ -85,14 +91,14 @@ def _moments(
     pruned = build(model).to_proto()
     wanted = [{_result(layer.node) for layer in layers}, {str(layer.node.inputs[0].name) for layer in layers}]
 
-    def take(tensors: Sequence[Mapping[str, Array]]) -> None:
+    def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for layer in layers:
             name = str(layer.node.name)
             x, y = tensors[1][str(layer.node.inputs[0].name)], tensors[0][_result(layer.node)]
             axis = 1 if layer.node.op == "Conv" else -1
             rows, results = views[name].rows(x, np.compress(layer.results, y, axis=axis), rng)
             for group, moments in enumerate(seen[name]):
-                moments.update(rows[:, group], results[:, group])
+                moments.update(rows[:, group], results[:, group], feed)
 
     walk_together(
         [(proto, base_dir, wanted[0]), (pruned, None, wanted[1])],
