@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.passes.pruning.adjust import GroupedWeight
 from amct_onnx.passes.pruning.groups import Group
-from amct_onnx.rewrite.pruning import Prunable, open_prunable, prune_model
+from amct_onnx.rewrite.pruning import Prunable, open_prunable, prune_model, prune_records, units_of_records
 from tests.models import Array, normal, parse, run
 
 IMAGE = "float[n,3,8,8] x"
@@ -164,6 +166,21 @@ CASES = {
     "instance normalization": Case(
         f"[first] s = Conv(x, w) t = InstanceNormalization(s, g, b) {ENDS}",
         {**W, "g": normal(8, seed=34), "b": np.zeros(8, np.float32)},
+    ),
+    "transposed convolution in groups": Case(
+        """[first] s = Conv(x, w) r = Relu(s) [up] g = ConvTranspose<group = 2, strides = [2,2]>(r, k, b) t = Relu(g)
+           [last] y = Conv(t, v2)""",
+        {"w": W["w"], "k": normal(8, 3, 2, 2, seed=84), "b": normal(6, seed=85), "v2": conv(4, 6, seed=86)},
+    ),
+    "channels of a transposed convolution in groups": Case(
+        """z = Concat<axis = 1>(x, x) [first] g = ConvTranspose<group = 2>(z, k, b) t = Relu(g)
+           [last] y = Conv(t, v2)""",
+        {"k": normal(6, 4, 2, 2, seed=87), "b": normal(8, seed=88), "v2": conv(4, 8, seed=89)},
+    ),
+    "transposed convolutions in groups, one behind the other": Case(
+        """[before] s = Conv(x, w) [first] g = ConvTranspose<group = 2>(s, k) [up] h = ConvTranspose<group = 2>(g, l)
+           [last] y = Conv(h, v2)""",
+        {"w": W["w"], "k": normal(8, 4, 2, 2, seed=90), "l": normal(8, 3, 1, 1, seed=91), "v2": conv(4, 6, seed=92)},
     ),
     "grouped convolution": Case(
         """[first] s = Conv(x, w) r = Relu(s) [grouped] g = Conv<group = 2>(r, k, b) t = Relu(g)
@@ -387,6 +404,15 @@ def test_dead_channels_go_without_a_trace(name: str) -> None:
         np.testing.assert_allclose(run(pruned, smaller)[0], run(proto, smaller)[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_record_names_the_very_channels(name: str) -> None:
+    proto = source(CASES[name])
+    prunable = opened(proto)
+    group = group_of(prunable, "first")
+    records = prune_records(prunable, {group.name: some_units(group)})
+    assert set(units_of_records(opened(proto), records, "record").tolist()) == set(some_units(group).tolist())
+
+
 def _size(proto: ModelProto) -> int:
     weights = (entry for entry in proto.graph.initializer if entry.data_type == onnx.TensorProto.FLOAT)
     return sum(numpy_helper.to_array(entry).size for entry in weights)
@@ -398,6 +424,8 @@ def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Ca
     gone = prunable.flow.labels.find(units)
     made = {id(producer.node): producer.labels for producer in prunable.flow.producers}
     for adjustment in prunable.flow.adjustments:
+        if isinstance(adjustment, GroupedWeight):
+            _clear_blocks(weights, adjustment, lambda labels: np.isin(prunable.flow.labels.find(labels), gone))
         axes = getattr(adjustment, "axes", None)
         if axes is None:
             continue
@@ -413,6 +441,17 @@ def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Ca
             if not is_read and adjustment.node.op != "LSTM":
                 tensor[tuple(index)] = 0
     return weights
+
+
+def _clear_blocks(weights: dict[str, Array], of: GroupedWeight, is_dead: Callable[[Array], Array]) -> None:
+    """The weights of a convolution in groups without those that make dead channels."""
+    tensor = weights[of.node.inputs[1].name]
+    blocks = tensor.reshape(len(of.rows), -1, *tensor.shape[1:])
+    for block, rows, columns in zip(blocks, of.rows, of.columns, strict=True):
+        if of.node.op == "Conv":
+            block[is_dead(rows)] = 0
+        else:
+            block[:, is_dead(columns)] = 0
 
 
 def test_a_product_of_computed_tensors_reads_channels() -> None:
