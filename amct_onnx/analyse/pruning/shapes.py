@@ -143,7 +143,8 @@ def find_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> FoundSh
         try:
             shapes.update(_seen(proto, base_dir, feed, missing))
         except AmctError as error:
-            return FoundShapes(shapes, tuple(missing), str(error))
+            # The feed was made up, and has no number for a user.
+            return FoundShapes(shapes, tuple(missing), str(error).removeprefix("feed 0: "))
     return FoundShapes(shapes)
 
 

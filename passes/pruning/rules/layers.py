@@ -178,30 +178,10 @@ def _of_computed(walk: Walk, node: Node, one: Sequence[Axis], other: Sequence[Ax
     walk.set(node.outputs[0], [*batch, one[-2], other[-1]])
 
 
-def recurrent(walk: Walk, node: Node) -> None:
-    """LSTM, GRU, RNN: columns of W follow the input; the hidden state is not pruned yet."""
-    layout = walk.layout(node.inputs[0])
-    if layout is not None and not node.attrs.get("layout", 0):
-        read = labels_of(layout[2], walk.labels)
-        walk.slice(node, 1, {2: read})
-        walk.read(node, read)
-        for axis in layout[:2]:
-            for factor in axis:
-                if factor.labels is not None:
-                    walk.labels.fix(factor.labels, f"{node.op} '{node.name}': steps and samples are no channels")
-    else:
-        walk.fix_inputs(node, "the shape of its input is not known, or its batch comes first")
-    for tensor in node.inputs[1:]:
-        walk.fix(tensor, f"{node.op} '{node.name}': its state is not pruned")
-
-
 LAYERS: Mapping[str, Rule] = {
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
     "Gemm": gemm,
     "MatMul": product,
-    "LSTM": recurrent,
-    "GRU": recurrent,
-    "RNN": recurrent,
 }
 """Rules by operator."""
