@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,11 @@ class Moments:
     def result_variance(self) -> Matrix:
         """Of each result."""
         return self.yy / max(1, self.rows) - np.square(self.mean_y)
+
+    @property
+    def about_zero(self) -> Moments:
+        """The same sums with the means taken as zero, for a fit without bias: its covariance is the mean product."""
+        return replace(self, x=np.zeros_like(self.x), y=np.zeros_like(self.y))
 
     def penalty(self, ridge: float, *, floor: float = 0.0) -> Matrix:
         """What is added to the covariance's diagonal, so that a few samples are not believed too much: [columns].

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.biases import set_bias, shift_bias
+from amct_onnx.analyse.pruning.biases import set_bias, shift_bias, takes_bias
 from amct_onnx.analyse.pruning.evidence import Evidence, check_finite, evidence
 from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.pruning.options import PruneData
@@ -121,8 +121,23 @@ def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], ridge: float)
     weight = view.weight(values).astype(np.float64)
     if any(moments.rows < 2 for moments in seen):
         return False
-    pairs = [ridge_fit(moments, own, ridge) for moments, own in zip(seen, weight, strict=True)]
-    return set_weights(model, layer.node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    return fit_layer(model, layer.node, seen, weight, ridge)
+
+
+def fit_layer(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix, ridge: float) -> bool:
+    """Fit a layer to what it was fed; without a bias where it has no place for one. False when that is not finite.
+
+    Args:
+        model: the model.
+        node: the layer.
+        seen: of each group of it.
+        weight: what the fit stays near to, [groups, results, columns].
+        ridge: how strongly.
+    """
+    has_bias = takes_bias(node, weight.shape[0] * weight.shape[1])
+    parts = [moments if has_bias else moments.about_zero for moments in seen]
+    pairs = [ridge_fit(part, own, ridge) for part, own in zip(parts, weight, strict=True)]
+    return set_weights(model, node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
 
 def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Sequence[Matrix]) -> bool:
