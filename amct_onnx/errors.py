@@ -6,6 +6,9 @@ programming errors through. The command line prints the message alone and exits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class AmctError(Exception):
     """Base of all deliberate errors; the message names the object, the rule and the remedy."""
@@ -15,6 +18,36 @@ class AmctError(Exception):
 
 class UsageError(AmctError):
     """Arguments or flags that do not fit together, or an output path that may not be written."""
+
+
+class ArgumentError(UsageError):
+    """An argument of a function with a wrong value, or several that do not fit together.
+
+    Whoever wraps the function calls its arguments otherwise: the command line has flags for them.
+    """
+
+    def __init__(self, template: str, **values: object) -> None:
+        """Name the arguments.
+
+        Args:
+            template: the message, as for :meth:`str.format`; a field that `values` does not hold is an argument.
+            values: what else stands in the message.
+        """
+        self._template, self._values = template, values
+        super().__init__(self.worded(str))
+
+    def worded(self, word: Callable[[str], str]) -> str:
+        """The message with `word` of every argument's name in its place."""
+        return self._template.format_map(_Words(self._values, word))
+
+
+class _Words(dict[str, Any]):
+    def __init__(self, values: dict[str, object], word: Callable[[str], str]) -> None:
+        super().__init__(values)
+        self._word = word
+
+    def __missing__(self, name: str) -> str:
+        return self._word(name)
 
 
 class ModelError(AmctError):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.analyse.feed_source import FeedSource, files_in
-from amct_onnx.errors import DataError, UsageError
+from amct_onnx.errors import ArgumentError, DataError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -67,21 +67,22 @@ class ImageOptions:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, channels):
                 wanted = "1 number" if channels == 1 else "1 or 3 numbers"
-                raise UsageError(f"{name} has {len(values)} numbers; {self.color.value} images take {wanted}")
+                raise ArgumentError(f"{{{name}}} has {len(values)} numbers; {self.color.value} images take {wanted}")
             if not np.isfinite(values).all():
-                raise UsageError(f"{name} holds a number that is not finite; correct it")
+                raise ArgumentError(f"{{{name}}} holds a number that is not finite; correct it")
         if not all(self.std):
-            raise UsageError("std holds 0, by which nothing can be divided; correct it")
+            raise ArgumentError("{std} holds 0, by which nothing can be divided; correct it")
         if self.scale and max(map(abs, self.mean)) > 1:
-            raise UsageError(
-                f"mean holds {max(self.mean, key=abs):g}, but pixels are scaled to [0, 1] first; give mean and std in "
-                "that range, or switch scaling off (--no-scale)"
+            raise ArgumentError(
+                "{mean} holds {value:g}, but pixels are scaled to [0, 1] first; give {mean} and {std} in that range, "
+                "or switch scaling off (--no-scale)",
+                value=max(self.mean, key=abs),
             )
         for name, size in (("resize", self.resize), ("crop", self.crop)):
             if size is not None and min((size,) if isinstance(size, int) else size) < 1:
-                raise UsageError(f"{name} is {size}; a size is 1 pixel or more")
+                raise ArgumentError(f"{{{name}}} is {size}; a size is 1 pixel or more")
         if self.batch < 1:
-            raise UsageError(f"batch is {self.batch}; a feed holds at least one image")
+            raise ArgumentError(f"{{batch}} is {self.batch}; a feed holds at least one image")
 
 
 class ImageFeeds(FeedSource):

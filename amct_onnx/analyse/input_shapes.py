@@ -31,6 +31,11 @@ def parse_input_shape(text: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def input_shape_text(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Inverse of :func:`parse_input_shape`."""
+    return ";".join(f"{name}:{','.join(map(str, sizes))}" for name, sizes in shapes.items())
+
+
 def check_input_shapes(proto: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
     """Raise :class:`UsageError` for a shape that no input of the model can have."""
     inputs = {info.name: info.type.tensor_type for info in proto.graph.input}

@@ -39,7 +39,7 @@ from amct_onnx.analyse.walk import Progress, check_enough
 from amct_onnx.analyse.weight_scales import WeightScales, fit_scales
 from amct_onnx.analyse.whole_steps import Shift, find_shift, in_whole_steps
 from amct_onnx.config import ActivationOptions
-from amct_onnx.errors import DataError, NothingToCompressError, UsageError
+from amct_onnx.errors import ArgumentError, DataError, NothingToCompressError
 from amct_onnx.findings import by_reason
 from amct_onnx.graph import Model, Tensor, constant_array
 from amct_onnx.graph.op_table import multiplies_computed, resolve_constant
@@ -91,7 +91,7 @@ def make_plan(
 
     Raises:
         NothingToCompressError: no layer can be quantized, as the model or the data are.
-        UsageError: a layer to skip does not exist.
+        ArgumentError: a layer to skip does not exist.
         DataError: the data does not fit the model.
     """
     watch = Stopwatch()
@@ -162,18 +162,22 @@ def _check_statistics(given: Calibration, wanted: Sequence[str], sha256: str, *,
         raise DataError("the statistics hold extremes only, enough for minmax; calibrate again for another method")
 
 
-def check_names(model: Model, given: Iterable[str], what: str) -> None:
+def check_names(model: Model, given: Iterable[str], argument: str) -> None:
     """Whether the model has nodes of the names that a user gave.
 
     Raises:
-        UsageError: it has not; `what` says what the name was given as.
+        ArgumentError: it has not; `argument` says as what the name was given.
     """
     names = {node.name for graph in model.graphs() for node in graph.nodes}
     for name in given:
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0.4)
             hint = f"did you mean '{near[0]}'? " if near else ""
-            raise UsageError(f"{what} '{name}' is not in the model; {hint}`amct_onnx inspect` shows the names")
+            raise ArgumentError(
+                f"{{{argument}}}: '{{name}}' is not in the model; {{hint}}`amct_onnx inspect` shows the names",
+                name=name,
+                hint=hint,
+            )
 
 
 def _located(model: Model, options: PlanOptions) -> Survey:
@@ -183,7 +187,7 @@ def _located(model: Model, options: PlanOptions) -> Survey:
 
 
 def _survey(model: Model, options: PlanOptions) -> Survey:
-    check_names(model, options.skip, "layer to skip")
+    check_names(model, options.skip, "skip")
     survey = _located(model, options)
     if not survey.all_layers and not options.tensors:
         raise _nothing_left(survey.refusals)

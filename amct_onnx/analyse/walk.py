@@ -101,7 +101,7 @@ def walk(
 def walk_together(
     models: Sequence[tuple[ModelProto, Path | None, Collection[str]]],
     data: Any,
-    take: Callable[[Sequence[Mapping[str, Array]]], None],
+    take: Callable[[Sequence[Mapping[str, Array]], str], None],
     *,
     progress: Progress | None = None,
     limit: int | None = None,
@@ -111,7 +111,8 @@ def walk_together(
     Args:
         models: model, folder of its external weights, and the names of the tensors wanted.
         data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
-        take: is given the tensors of each model, by name, after every feed; it may not keep them.
+        take: is given the tensors of each model, by name, and how messages name the feed, after every feed; it may not
+            keep the tensors.
         progress: wraps the iterator of feeds.
         limit: how many feeds to run at most; None for all.
 
@@ -128,14 +129,14 @@ def walk_together(
     ]
     count = 0
     feeds = iterate_feeds(data, inputs)
-    for feed in progress(feeds) if progress else feeds:
+    for number, feed in enumerate(progress(feeds) if progress else feeds):
         if is_empty(feed, inputs):
             continue
         shown = [
             {**feed, **dict(zip(own, fetch(session, own, feed), strict=True))}
             for session, own in zip(sessions, names, strict=True)
         ]
-        take(shown)
+        take(shown, feed_label(data, number))
         count += 1
         if count == limit:
             break

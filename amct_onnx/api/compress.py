@@ -24,7 +24,7 @@ from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.api.trial import try_models
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, WeightAlgorithm, WeightOptions
-from amct_onnx.errors import RecordError, UsageError
+from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import digest
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.passes.balance import Factors
@@ -110,7 +110,7 @@ def quantize(
         matmul_inputs=matmul_inputs,
     )
     if config is not None:
-        refuse_beside_config("config", {"act": act, "weights": weights, **choices.flags()})
+        refuse_beside_config({"act": act, "weights": weights, **choices.flags()})
     return _quantized(
         model, data, config, choices, forms, target, qdq_recurrent=qdq_recurrent, trial=trial, progress=progress
     )
@@ -240,7 +240,7 @@ def _planning(
         gemm_per_channel=OutputForm.ASCEND not in forms if wanted is None else wanted,
     )
     prepared = prepare(proto, base_dir, skip_fusion=choices.skip_fusion, do_fusion=choices.do_fusion)
-    check_names(prepared.model, choices.skip_fusion, "node to keep from fusing")
+    check_names(prepared.model, choices.skip_fusion, "skip_fusion")
     return prepared, options, _idle_skips(prepared, choices.skip)
 
 
@@ -329,7 +329,7 @@ def sibling_tensors(record: Path) -> Path | None:
 
 def _strength(dmq: float | None) -> float | None:
     if dmq is not None and not 0.2 <= dmq <= 0.8:
-        raise UsageError(f"dmq is {dmq}; a migration strength lies from 0.2 to 0.8, 0.5 is usual")
+        raise ArgumentError("{dmq} is {value}; a migration strength lies from 0.2 to 0.8, 0.5 is usual", value=dmq)
     return dmq
 
 
@@ -337,14 +337,17 @@ def _forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:
     given = [formats] if isinstance(formats, str | OutputForm) else list(formats)
     forms = tuple(dict.fromkeys(_choice(OutputForm, form, "formats") for form in given))
     if not forms:
-        raise UsageError("formats is empty; name at least one of ascend, fake_quant, qdq")
+        raise ArgumentError("{formats} is empty; name at least one of ascend, fake_quant, qdq")
     return forms
 
 
 def _target(qdq_target: QdqTarget | str, formats: Sequence[OutputForm | str]) -> QdqTarget:
     target: QdqTarget = _choice(QdqTarget, qdq_target, "qdq_target")
     if target is not QdqTarget.ONNXRUNTIME and OutputForm.QDQ not in _forms(formats):
-        raise UsageError(f"qdq_target is '{target.value}', but the qdq form is not asked for; add it, or leave it out")
+        raise ArgumentError(
+            "{qdq_target} is '{value}', but {formats} does not name qdq; add it, or leave {qdq_target} out",
+            value=target.value,
+        )
     return target
 
 
@@ -353,4 +356,4 @@ def _choice(kind: Any, value: Any, name: str) -> Any:
         return kind(value)
     except ValueError as error:
         known = ", ".join(member.value for member in kind)
-        raise UsageError(f"{name}: '{value}' is unknown; choose from {known}") from error
+        raise ArgumentError(f"{{{name}}}: '{{value}}' is unknown; choose from {known}", value=value) from error

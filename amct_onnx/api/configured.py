@@ -14,7 +14,7 @@ from amct_onnx.analyse.configurable import model_facts
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source
 from amct_onnx.config import ModelFacts, QuantConfig, Request, load_request, resolve
-from amct_onnx.errors import ConfigError, UsageError
+from amct_onnx.errors import ArgumentError, ConfigError
 from amct_onnx.rewrite import Prepared, prepare
 
 ConfigSource: TypeAlias = str | os.PathLike[str] | Request | QuantConfig
@@ -67,11 +67,11 @@ def _check_resolved(config: QuantConfig, facts: ModelFacts) -> None:
         )
 
 
-def refuse_beside_config(name: str, given: Mapping[str, Any]) -> None:
-    """Raise :class:`UsageError` if something is given that a config decides; keys are what the caller calls it."""
-    clash = next((key for key, value in given.items() if value), None)
+def refuse_beside_config(given: Mapping[str, Any]) -> None:
+    """Raise :class:`ArgumentError` if an argument is given that a config decides: name -> value."""
+    clash = next((name for name, value in given.items() if value), None)
     if clash is not None:
-        raise UsageError(f"{name} and {clash} exclude each other: the config decides it; write it there")
+        raise ArgumentError(f"{{config}} and {{{clash}}} exclude each other: the config decides it; write it there")
 
 
 def config_notes(config: QuantConfig) -> tuple[str, ...]:

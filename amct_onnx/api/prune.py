@@ -12,19 +12,20 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.feed_files import find_feeds
-from amct_onnx.analyse.feeds import Feed, walks_once
+from amct_onnx.analyse.feeds import walks_once
 from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.biases import shift_bias
 from amct_onnx.analyse.pruning.configurable import prune_options
 from amct_onnx.analyse.pruning.constants import constant_shifts
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
 from amct_onnx.analyse.pruning.counts import ALIGNMENT, USUAL_ALIGNMENT
+from amct_onnx.analyse.pruning.evidence import Evidence, checked_evidence, data_notes
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneData, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
 from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
 from amct_onnx.analyse.pruning.scores import data_scores, group_moments, weight_scores
 from amct_onnx.analyse.pruning.search import search_plans
-from amct_onnx.analyse.pruning.shapes import first_feeds, held_out, sample_feed, tensor_shapes
+from amct_onnx.analyse.pruning.shapes import held_out
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
@@ -32,10 +33,11 @@ from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, pruning_notes
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
-from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
-from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
+from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
+from amct_onnx.api.source import Source, blaming_illegal_models, source_files
+from amct_onnx.api.trial import try_pruned
+from amct_onnx.errors import ArgumentError, DataError, NothingToCompressError, RecordError
 from amct_onnx.graph import BuiltModel, build, digest, import_model, name_nodes
-from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
@@ -49,6 +51,12 @@ from amct_onnx.rewrite.pruning import (
     units_of_records,
 )
 
+_NOT_RUN = (
+    "the pruned model was not run, since the float model itself does not run at the sizes taken; give sizes at which "
+    "it does with --input-shape (input_shapes), or --data"
+)
+_FITTED_TO = "layers were fitted to the very feeds that the model was tried on; measure your score on others"
+
 
 def prune(
     model: Source,
@@ -60,6 +68,7 @@ def prune(
     skip: Collection[str] = (),
     importance: Importance | str | None = None,
     recover: bool | None = None,
+    trial: bool = True,
     config: PruneConfigSource | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
@@ -79,6 +88,7 @@ def prune(
         importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
             data the default).
         recover: fit the layers that lost inputs to the float model's results again; by default with data.
+        trial: with data, run the pruned model beside the float model on the first feeds.
         config: path of an AMCT retrain config, or one read by :mod:`amct_onnx.config.retrain`; takes the place of
             `ratio`, `ascend_optimized` and `skip`.
         input_shapes: input -> sizes to take for the free ones while following channels.
@@ -91,7 +101,7 @@ def prune(
     chosen = _importance(importance, data)
     if config is not None:
         beside = {"ratio": ratio is not None, "saving": saving is not None}
-        refuse_beside_config("config", {**beside, "ascend_optimized": ascend_optimized, "skip": names})
+        refuse_beside_config({**beside, "ascend_optimized": ascend_optimized, "skip": names})
         options = PruneOptions(importance=chosen)
     else:
         _check_amount(ratio, saving, data)
@@ -104,21 +114,22 @@ def prune(
         )
     given = _given(data, recover, progress)
     recover = given.data is not None if recover is None else recover
-    whole, base_dir = load_source(model)
-    refuse_compressed(whole)
+    whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
-        proto = inline_layer_functions(whole, base_dir)
-        _check_names(proto, base_dir, names)
-        (feed,) = first_feeds(proto, base_dir, given.data, 1) or [sample_feed(proto, base_dir, input_shapes or {})]
-        shapes = tensor_shapes(proto, base_dir, feed)
-        notes: tuple[str, ...] = ()
+        source = prune_source(whole, base_dir, data=given.data, input_shapes=input_shapes)
+        _check_names(source.proto, base_dir, names)
+        notes = source.notes
         if config is not None:
-            resolved = configure_pruning(proto, base_dir, shapes, config)
-            options, notes = prune_options(resolved, chosen), pruning_notes(resolved)
-        result = _pruned(proto, base_dir, feed, shapes, options, given, recover=recover)
-        check_runs(result.model, whole, base_dir, feed)
+            resolved = configure_pruning(source.proto, base_dir, source.shapes, config)
+            options, notes = prune_options(resolved, chosen), (*notes, *pruning_notes(resolved))
+        result = _pruned(source, options, given, recover=recover)
+        is_run = check_runs(result.model, whole, base_dir, source.feed)
+        trials = try_pruned(whole, base_dir, result.model, source.samples if trial else ())
         header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
-    report = replace(result.report, notes=(*result.report.notes, *notes))
+    notes = (*notes, *(() if is_run else (_NOT_RUN,)))
+    if trials and result.report.fitted:
+        notes = (*notes, _FITTED_TO)
+    report = replace(result.report, notes=(*notes, *result.report.notes), trials=trials)
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     files = (*source_files(model, whole, base_dir), *read)
     return replace(result, record=replace(result.record, header=header), report=report, source=files)
@@ -126,14 +137,16 @@ def prune(
 
 def _check_amount(ratio: float | None, saving: float | None, data: Any) -> None:
     if (ratio is None) == (saving is None):
-        raise UsageError(
-            "give one of ratio (a share of each layer's channels), saving (a share of the multiply-adds) and config"
-        )
+        if ratio is None:
+            raise ArgumentError(
+                "give {ratio} (a share of each layer's channels), {saving} (of the multiply-adds) or {config}"
+            )
+        raise ArgumentError("{ratio} and {saving} exclude each other: each says how much goes; drop one")
     for name, value in (("ratio", ratio), ("saving", saving)):
         if value is not None and not 0 < value < 1:
-            raise UsageError(f"{name} is {value}; give a share above 0 and below 1")
+            raise ArgumentError(f"{{{name}}} is {value}; give a share above 0 and below 1")
     if saving is not None and data is None:
-        raise UsageError("saving is found from data; give some, or a ratio")
+        raise ArgumentError("{saving} finds from {data} how much of each layer goes; give {data}, or {ratio} instead")
 
 
 def _importance(wanted: Importance | str | None, data: Any) -> Importance:
@@ -143,15 +156,15 @@ def _importance(wanted: Importance | str | None, data: Any) -> Importance:
         chosen = Importance(wanted)
     except ValueError:
         known = ", ".join(kind.value for kind in Importance)
-        raise UsageError(f"importance is '{wanted}'; choose from {known}") from None
+        raise ArgumentError(f"{{importance}}: '{{value}}' is unknown; choose from {known}", value=wanted) from None
     if chosen is not Importance.L2 and data is None:
-        raise UsageError(f"importance '{chosen.value}' is taken from data; give some, or choose l2")
+        raise ArgumentError(f"{{importance}} {chosen.value} ranks by {{data}}; give {{data}}, or choose l2")
     return chosen
 
 
 def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneData:
     if recover and data is None:
-        raise UsageError("recovering fits layers on data; give some, or leave recover out")
+        raise ArgumentError("{recover} fits layers on {data}; give {data}, or leave {recover} out")
     if isinstance(data, str | os.PathLike):
         data = find_feeds(Path(data))
     if walks_once(data):
@@ -162,7 +175,7 @@ def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneD
 def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
     model = import_model(proto, base_dir)
     name_nodes(model)
-    check_names(model, names, "layer to skip")
+    check_names(model, names, "skip")
 
 
 def restore_pruned(
@@ -188,24 +201,23 @@ def restore_pruned(
     source = loaded.source if isinstance(loaded, LoadedRecord) else "record"
     if not any(entry.producers for entry in plain.prune):
         raise RecordError(f"{source}: it holds no prune_record with producers, so there is nothing to prune")
-    whole, base_dir = load_source(model)
-    refuse_compressed(whole)
+    whole, base_dir = load_float(model)
     _refuse_fitted(plain, source, structure_only=structure_only)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
-        proto = inline_layer_functions(whole, base_dir)
-        feed = sample_feed(proto, base_dir, input_shapes or {})
-        shapes = tensor_shapes(proto, base_dir, feed)
-        prunable = open_prunable(proto, base_dir, shapes)
+        opened = prune_source(whole, base_dir, input_shapes=input_shapes)
+        shapes = opened.shapes
+        prunable = open_prunable(opened.proto, base_dir, shapes)
         units = units_of_records(prunable, plain.prune, source)
         before = model_cost(prunable.model, shapes)
         gone = set(units.tolist())
         summaries = tuple(
             _summary(group, sum(unit in gone for unit in group.units.tolist()), "", shapes) for group in prunable.groups
         )
-        built = _taken_out(prunable, units, proto, base_dir, feed)
-        check_runs(built, whole, base_dir, feed)
-    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes)
+        built = _taken_out(prunable, units, opened)
+        check_runs(built, whole, base_dir, opened.feed)
+    after = model_cost(prunable.model, shapes)
+    report = PruneReport(summaries, before, after, (*opened.notes, *notes), sizes=opened.sizes)
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
     return PruneResult(plain, built, report, (*source_files(model, whole, base_dir), *read))
 
@@ -219,44 +231,35 @@ def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None
         )
 
 
-def _pruned(
-    proto: ModelProto,
-    base_dir: Path | None,
-    feed: Feed,
-    shapes: Shapes,
-    options: PruneOptions,
-    given: PruneData,
-    *,
-    recover: bool,
-) -> PruneResult:
+def _pruned(source: PruneSource, options: PruneOptions, given: PruneData, *, recover: bool) -> PruneResult:
+    proto, base_dir, shapes = source.proto, source.base_dir, source.shapes
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
-    plans = _plans(prunable, proto, base_dir, shapes, options, given)
+    plans, found = _plans(prunable, proto, base_dir, shapes, options, given)
     removed = {plan.group.name: plan.removed for plan in plans if plan.removed.size}
     if not removed:
-        raise NothingToCompressError("no channel of the model can be pruned; " + _reasons(plans))
+        raise NothingToCompressError(f"no channel of the model can be pruned; {_reasons(plans, source)}")
     before = model_cost(prunable.model, shapes)
     summaries = tuple(_summary(plan.group, int(plan.removed.size), plan.reason, shapes) for plan in plans)
     records = prune_records(prunable, removed)
     units = np.concatenate(list(removed.values()))
     lost = lost_inputs(prunable, units)
     kept = kept_results(prunable, units)
-    built = _taken_out(prunable, units, proto, base_dir, feed)
-    fitted: tuple[str, ...] = ()
+    built = _taken_out(prunable, units, source)
     if recover:
         layers = layers_to_refit(prunable.model, lost, kept)
-        fitted = refit(prunable.model, layers, proto, base_dir, given)
+        found = refit(prunable.model, layers, proto, base_dir, given)
         built = build(prunable.model)
+    fitted = tuple(name for name, one in found.items() if one.is_fitted)
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
     record = Record(prune=records, header=RecordHeader(weights=state))
-    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), fitted=fitted)
+    after, notes = model_cost(prunable.model, shapes), tuple(data_notes(found))
+    report = PruneReport(summaries, before, after, notes, fitted, sizes=source.sizes)
     return PruneResult(record, built, report)
 
 
-def _taken_out(
-    prunable: Prunable, units: LabelArray, proto: ModelProto, base_dir: Path | None, feed: Feed
-) -> BuiltModel:
+def _taken_out(prunable: Prunable, units: LabelArray, source: PruneSource) -> BuiltModel:
     """The model without these units; what constant channels added stays in the biases of their readers."""
-    shifts = constant_shifts(prunable, units, proto, base_dir, [feed])
+    shifts = constant_shifts(prunable, units, source.proto, source.base_dir, [source.feed])
     kept = kept_results(prunable, units)
     built = prune_model(prunable, units)
     if not shifts:
@@ -274,26 +277,30 @@ def _plans(
     shapes: Shapes,
     options: PruneOptions,
     given: PruneData,
-) -> list[GroupPlan]:
-    """What goes of every group."""
+) -> tuple[list[GroupPlan], dict[str, Evidence]]:
+    """What goes of every group, and what the data held for the layers that were looked at."""
     if options.importance is Importance.L2:
-        return plan_groups(prunable.groups, weight_scores(prunable, proto, base_dir), options)
+        return plan_groups(prunable.groups, weight_scores(prunable, proto, base_dir), options), {}
     if options.saving is not None:
         # What is lost is measured on feeds that nothing was fitted to, where there are enough.
         rest, probes = held_out(proto, base_dir, given)
         moments = group_moments(prunable, proto, base_dir, rest)
+        found = checked_evidence(moments)
         saving, alignment = options.saving, options.alignment
-        return search_plans(prunable, proto, base_dir, shapes, moments, probes, saving, alignment=alignment)
+        return search_plans(prunable, proto, base_dir, shapes, moments, probes, saving, alignment=alignment), found
     moments = group_moments(prunable, proto, base_dir, given)
+    found = checked_evidence(moments)
     scores = data_scores(prunable, moments, options, weight_scores(prunable, proto, base_dir))
-    return plan_groups(prunable.groups, scores, options)
+    return plan_groups(prunable.groups, scores, options), found
 
 
 _NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in control-flow bodies are not pruned)"
 
 
-def _reasons(plans: Sequence[GroupPlan]) -> str:
-    return "; ".join(f"'{plan.group.name}': {plan.reason}" for plan in plans[:3]) or _NO_LAYER
+def _reasons(plans: Sequence[GroupPlan], source: PruneSource) -> str:
+    """Why nothing goes: for the first layers, and what may lie in the sizes that were taken."""
+    named = [f"'{plan.group.name}': {plan.reason}" for plan in plans[:3]] or [_NO_LAYER]
+    return "; ".join([*named, *(source.notes or filter(None, [source.remedy]))])
 
 
 def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | None = None) -> PruneReport:
@@ -303,13 +310,13 @@ def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | N
         model: path of an ONNX file, or a ModelProto.
         input_shapes: input -> sizes to take for the free ones.
     """
-    whole, base_dir = load_source(model)
+    whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
-        proto = inline_layer_functions(whole, base_dir)
-        shapes = tensor_shapes(proto, base_dir, sample_feed(proto, base_dir, input_shapes or {}))
-        prunable = open_prunable(proto, base_dir, shapes)
-    cost = model_cost(prunable.model, shapes)
-    return PruneReport(tuple(_summary(group, 0, group.reason, shapes) for group in prunable.groups), cost, cost)
+        source = prune_source(whole, base_dir, input_shapes=input_shapes)
+        prunable = open_prunable(source.proto, base_dir, source.shapes)
+    cost = model_cost(prunable.model, source.shapes)
+    groups = tuple(_summary(group, 0, group.reason, source.shapes) for group in prunable.groups)
+    return PruneReport(groups, cost, cost, source.notes, sizes=source.sizes)
 
 
 def _summary(group: Group, removed: int, reason: str, shapes: Shapes) -> GroupSummary:

@@ -12,7 +12,7 @@ from amct_onnx.graph import BuiltModel
 from amct_onnx.runtime import InferenceSession, fetch, input_specs, open_session, tensor_outputs
 
 
-def check_runs(built: BuiltModel, proto: ModelProto, base_dir: Path | None, feed: Feed) -> None:
+def check_runs(built: BuiltModel, proto: ModelProto, base_dir: Path | None, feed: Feed) -> bool:
     """Run the pruned model where the float model runs.
 
     Args:
@@ -20,6 +20,9 @@ def check_runs(built: BuiltModel, proto: ModelProto, base_dir: Path | None, feed
         proto: the float model.
         base_dir: folder of its external weights.
         feed: one feed.
+
+    Returns:
+        Whether it was run; False where the float model itself refuses the feed.
 
     Raises:
         ModelError: it does not run, or its results have other shapes.
@@ -43,6 +46,7 @@ def check_runs(built: BuiltModel, proto: ModelProto, base_dir: Path | None, feed
         raise ModelError(
             f"results of the pruned model have shapes {got}, not {wanted}; skip the last layers, and report the model"
         )
+    return bool(feeds)
 
 
 def _smaller(session: InferenceSession, feed: Feed) -> list[Feed]:

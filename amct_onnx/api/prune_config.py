@@ -11,11 +11,10 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.pruning.configurable import retrain_facts
 from amct_onnx.analyse.pruning.cost import Shapes
-from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
-from amct_onnx.api.source import Source, blaming_illegal_models, load_source
+from amct_onnx.api.prune_source import load_float, prune_source
+from amct_onnx.api.source import Source, blaming_illegal_models
 from amct_onnx.config.retrain import RetrainConfig, RetrainRequest, load_retrain_request, resolve_retrain
 from amct_onnx.errors import ConfigError
-from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.rewrite.pruning import open_prunable
 
 PruneConfigSource: TypeAlias = str | os.PathLike[str] | RetrainRequest | RetrainConfig
@@ -34,11 +33,10 @@ def resolve_prune_config(
     Raises:
         ConfigError: the config cannot be read, breaks a rule, or does not fit the model.
     """
-    whole, base_dir = load_source(model)
+    whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
-        proto = inline_layer_functions(whole, base_dir)
-        shapes = tensor_shapes(proto, base_dir, sample_feed(proto, base_dir, input_shapes or {}))
-        return configure_pruning(proto, base_dir, shapes, config)
+        source = prune_source(whole, base_dir, input_shapes=input_shapes)
+        return configure_pruning(source.proto, base_dir, source.shapes, config)
 
 
 def configure_pruning(

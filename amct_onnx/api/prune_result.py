@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from amct_onnx.analyse.pruning.cost import Cost
-from amct_onnx.api.result import SavedFiles
+from amct_onnx.api.result import SavedFiles, TrialResult
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.config.retrain.write import format_prune_config
 from amct_onnx.graph import BuiltModel, ExternalNaming
@@ -58,6 +58,8 @@ class PruneReport:
         before, after: what the model costs.
         notes: what a user should know.
         fitted: layers that were fitted to the float model's results again.
+        trials: how the pruned model did beside the float model on the first feeds; empty without data.
+        sizes: inputs whose sizes the model leaves free -> the sizes that were taken, for multiply-adds, too.
     """
 
     groups: tuple[GroupSummary, ...]
@@ -65,6 +67,8 @@ class PruneReport:
     after: Cost
     notes: tuple[str, ...] = ()
     fitted: tuple[str, ...] = ()
+    trials: tuple[TrialResult, ...] = ()
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""

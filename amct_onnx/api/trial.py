@@ -43,17 +43,33 @@ def try_models(
     runnable = [form for form in models if form is not OutputForm.ASCEND and _fits(models[form])]
     if not runnable or not samples:
         return ()
-    session: InferenceSession | None = open_session(proto, base_dir=base_dir)
-    names = tensor_outputs(session)
-    # Copies, for views would keep all memory of the session.
-    wanted = [[array.copy() for array in fetch(session, names, sample)] for sample in samples]
+    reference = open_session(proto, base_dir=base_dir)
+    session: InferenceSession | None = reference
+    names, wanted = tensor_outputs(reference), _results(reference, samples)
+    del reference
     trials: dict[OutputForm, TrialResult] = {}
     # The float model stays open for what is timed beside it, and no longer: no more than two sessions at a time.
     for form in sorted(runnable, key=lambda form: form not in timed):
         session = session if form in timed else None
-        trials[form] = _try(form, models[form], names, samples, wanted, beside=session)
+        trials[form] = _try(form.value, models[form], names, samples, wanted, beside=session)
         release_freed(models[form].nbytes)
     return tuple(trials[form] for form in runnable)
+
+
+def try_pruned(
+    proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed]
+) -> tuple[TrialResult, ...]:
+    """The same of a pruned model, whose speed is compared, too."""
+    if not samples or not _fits(built):
+        return ()
+    session = open_session(proto, base_dir=base_dir)
+    return (_try("pruned", built, tensor_outputs(session), samples, _results(session, samples), beside=session),)
+
+
+def _results(session: InferenceSession, samples: Sequence[Feed]) -> list[list[Array]]:
+    """What the float model gives; copies, for views would keep all memory of the session."""
+    names = tensor_outputs(session)
+    return [[array.copy() for array in fetch(session, names, sample)] for sample in samples]
 
 
 def _speed_up(reference: InferenceSession, tried: InferenceSession, sample: Feed) -> float:
@@ -83,7 +99,7 @@ def signal_to_noise(wanted: Iterable[Array], got: Iterable[Array]) -> float:
 
 
 def _try(
-    form: OutputForm,
+    name: str,
     built: BuiltModel,
     names: Sequence[str],
     samples: Sequence[Feed],
@@ -97,9 +113,9 @@ def _try(
         got = chain.from_iterable(fetch(session, names, sample) for sample in samples)
         snr_db = signal_to_noise(chain.from_iterable(wanted), got)
     except AmctError as error:
-        return TrialResult(form.value, None, str(error), feeds=len(samples))
+        return TrialResult(name, None, str(error), feeds=len(samples))
     speed_up = None if beside is None else _speed_up(beside, session, samples[0])
-    return TrialResult(form.value, snr_db, feeds=len(samples), speed_up=speed_up)
+    return TrialResult(name, snr_db, feeds=len(samples), speed_up=speed_up)
 
 
 def _fits(built: BuiltModel) -> bool:

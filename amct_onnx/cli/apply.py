@@ -9,15 +9,23 @@ from amct_onnx.api.compress import sibling_tensors
 from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli import prune
 from amct_onnx.cli.console import Console
+from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.cli.quantize import parse_forms
 from amct_onnx.cli.report import result_json, show_result
+from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import load_record
+
+_OF_QUANTIZING = ("format", "qdq_target", "qdq_recurrent", "tensors")
+_OF_PRUNING = ("structure_only", "input_shape")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Rewrite by a plan, save, report."""
-    if load_record(arguments.record).record.prunes_only:
-        return prune.run_restore(arguments, console)
+    loaded = load_record(arguments.record, strict=arguments.strict)
+    if loaded.record.prunes_only:
+        refuse_flags(arguments, _OF_QUANTIZING, f"concerns quantizing, and {arguments.record} prunes")
+        return prune.run_restore(arguments, console, loaded)
+    refuse_flags(arguments, _OF_PRUNING, f"concerns pruning, and {arguments.record} quantizes")
     forms = parse_forms(arguments.format)
     plan = [arguments.record, arguments.tensors or sibling_tensors(arguments.record)]
     keep = [path for path in plan if path is not None and path.exists()]
@@ -29,8 +37,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.record,
         tensors=arguments.tensors,
         formats=forms,
-        qdq_target=arguments.qdq_target,
-        qdq_recurrent=arguments.qdq_recurrent,
+        qdq_target=arguments.qdq_target or QdqTarget.ONNXRUNTIME,
+        qdq_recurrent=bool(arguments.qdq_recurrent),
         strict=arguments.strict,
     )
     paths = result.save(arguments.output, keep=keep)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feed_source import FeedSource, files_in
 from amct_onnx.analyse.image_feeds import IMAGE_ENDINGS, Color, ImageFeeds, ImageOptions, Layout
 from amct_onnx.analyse.input_shapes import parse_input_shape
+from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.errors import UsageError
 
 _SIZE = re.compile(r"0{,3}[1-9][0-9]{,4}")
 _BIN_FLAGS = ("input_shape", "data_types")
-_IMAGE_FLAGS = ("mean", "std", "resize", "crop", "color", "layout", "no_scale", "batch")
+IMAGE_FLAGS = ("mean", "std", "resize", "crop", "color", "layout", "no_scale", "batch")
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
@@ -38,32 +40,32 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--batch", type=int, metavar="N", help="images per feed (default: 1)")
 
 
-def feeds_from(arguments: argparse.Namespace) -> FeedSource | None:
+def feeds_from(
+    arguments: argparse.Namespace, *, needing: Sequence[str] = (*_BIN_FLAGS, *IMAGE_FLAGS)
+) -> FeedSource | None:
     """The feeds that the flags name; None without ``--data``.
+
+    Args:
+        arguments: the flags.
+        needing: flags that mean nothing without it.
 
     Raises:
         UsageError: flags that do not belong together, or whose text means nothing.
         DataError: the data is not there, or cannot be read that way.
     """
     if not arguments.data:
-        _refuse(arguments, (*_BIN_FLAGS, *_IMAGE_FLAGS), "belongs to --data, which is not given")
+        refuse_flags(arguments, needing, "belongs to --data, which is not given")
         return None
     folders = parse_folders(arguments.data)
     path = Path(arguments.data)
     if arguments.input_shape or (len(folders) > 1 and not path.exists()) or _holds(path, BIN_ENDINGS):
-        _refuse(arguments, _IMAGE_FLAGS, "concerns images, not raw files")
+        refuse_flags(arguments, IMAGE_FLAGS, "concerns images, not raw files")
         return _raw(arguments, folders)
-    _refuse(arguments, _BIN_FLAGS, "concerns folders of .bin files")
+    refuse_flags(arguments, _BIN_FLAGS, "concerns folders of .bin files")
     if _holds(path, IMAGE_ENDINGS):
         return ImageFeeds(path, _image_options(arguments))
-    _refuse(arguments, _IMAGE_FLAGS, f"concerns images, and {path} holds none")
+    refuse_flags(arguments, IMAGE_FLAGS, f"concerns images, and {path} holds none")
     return find_feeds(path)
-
-
-def _refuse(arguments: argparse.Namespace, flags: tuple[str, ...], why: str) -> None:
-    given = next((flag for flag in flags if getattr(arguments, flag) is not None), None)
-    if given is not None:
-        raise UsageError(f"--{given.replace('_', '-')} {why}; leave it out")
 
 
 def _holds(path: Path, endings: tuple[str, ...]) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from amct_onnx.cli.console import Console, make_streams_tolerant
+from amct_onnx.cli.flags import flag_of
 from amct_onnx.cli.parser import Misuse, build_parser
-from amct_onnx.errors import AmctError
+from amct_onnx.errors import AmctError, ArgumentError
 
 EXIT_DONE = 0
 EXIT_CHECK_FAILED = 1
@@ -52,7 +53,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         sys.stdout.flush()
         return code
     except AmctError as error:
-        return _fail(console, f"error: {error}", str(error), error.exit_code, trace)
+        message = error.worded(flag_of) if isinstance(error, ArgumentError) else str(error)
+        return _fail(console, f"error: {message}", message, error.exit_code, trace)
     except KeyboardInterrupt:
         return _fail(console, "interrupted", "interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:

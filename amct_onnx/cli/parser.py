@@ -80,19 +80,30 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         metavar="LIST",
-        default=",".join(_FORMS),
         help=f"output forms, separated by commas, out of {', '.join(_FORMS)} (default: all)",
     )
     parser.add_argument(
         "--qdq-target",
         choices=[target.value for target in QdqTarget],
-        default=QdqTarget.ONNXRUNTIME.value,
         help="runtime that the QDQ model is for (default: onnxruntime)",
     )
     parser.add_argument(
         "--qdq-recurrent",
         action="store_true",
+        default=None,
         help="quantize LSTM, GRU and RNN in the QDQ model, too: smaller, not faster",
+    )
+
+
+def _add_trial(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check-snr",
+        type=_decibels,
+        metavar="DB",
+        help="exit with 1 when a model's output signal-to-noise ratio on the first feeds is below this",
+    )
+    parser.add_argument(
+        "--no-trial", action="store_true", default=None, help="do not run the compressed models on the first feeds"
     )
 
 
@@ -174,13 +185,7 @@ def _add_quantize(commands: argparse._SubParsersAction, common: argparse.Argumen
         help="in the ascend and fake_quant forms, too, quantize both inputs of products of two computed tensors "
         "(attention)",
     )
-    parser.add_argument(
-        "--check-snr",
-        type=_decibels,
-        metavar="DB",
-        help="exit with 1 when a model's output signal-to-noise ratio on the first feeds is below this",
-    )
-    parser.add_argument("--no-trial", action="store_true", help="do not run the compressed models on the first feeds")
+    _add_trial(parser)
     _add_json(parser)
     parser.set_defaults(run=quantize.run)
 
@@ -204,6 +209,7 @@ def _add_apply(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     parser.add_argument(
         "--structure-only",
         action="store_true",
+        default=None,
         help="take a prune record for a model of the same structure with other weights; what prune fitted is lost",
     )
     _add_input_shape(parser)
@@ -235,7 +241,10 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     parser.add_argument(
         "--save-config", type=Path, metavar="FILE", help="also write a .cfg that prunes as much of each layer"
     )
-    parser.add_argument("--no-recover", action="store_true", help="with --data: leave the layers' weights as they are")
+    parser.add_argument(
+        "--no-recover", action="store_true", default=None, help="with --data: leave the layers' weights as they are"
+    )
+    _add_trial(parser)
     parser.add_argument(
         "--config",
         type=Path,

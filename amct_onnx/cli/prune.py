@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 
-from amct_onnx.analyse.input_shapes import parse_input_shape
+from amct_onnx.analyse.input_shapes import input_shape_text, parse_input_shape
 from amct_onnx.api import PruneReport, PruneResult, prune, restore_pruned
-from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.api.prune_result import ENDINGS, GroupSummary
 from amct_onnx.api.result import SavedFiles
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
-from amct_onnx.cli.data_flags import feeds_from
-from amct_onnx.cli.report import show_files
+from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
+from amct_onnx.cli.report import finite, show_files
+from amct_onnx.cli.trials import check_trials, show_trials
+from amct_onnx.cli.words import few
 from amct_onnx.errors import UsageError
+from amct_onnx.record import LoadedRecord
 
-_NAMED = 3
+_NEEDING_DATA = ("data_types", *IMAGE_FLAGS, "no_recover", "check_snr", "no_trial")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Choose channels, take them out, save, report."""
-    _check_amount(arguments)
-    feeds = feeds_from(arguments) if arguments.data else None
+    feeds = feeds_from(arguments, needing=_NEEDING_DATA)
     inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
     outputs = prefixed_paths(arguments.output, ENDINGS)
     if arguments.save_config:
         outputs["config"] = arguments.save_config
     check_outputs(outputs, [arguments.model, *inputs])
+    if arguments.check_snr is not None and arguments.no_trial:
+        raise UsageError("--check-snr: nothing is tried with --no-trial; drop one of them")
     result = prune(
         arguments.model,
         config=arguments.config,
@@ -39,31 +41,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         skip=arguments.skip,
         importance=arguments.importance,
         recover=False if arguments.no_recover else None,
+        trial=not arguments.no_trial,
         input_shapes=None if feeds else _shapes(arguments),
         progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
     _show(console, result, result.save(arguments.output, protect=inputs, config=arguments.save_config))
-    return 0
+    if not feeds:
+        console.say("not tried beside the float model: that takes --data")
+    return check_trials(console, result.report.trials, arguments.check_snr)
 
 
-def _check_amount(arguments: argparse.Namespace) -> None:
-    """One thing must say how much goes."""
-    if arguments.config:
-        amounts = {"--ratio": arguments.ratio is not None, "--saving": arguments.saving is not None}
-        flags = {"--ascend-optimized": arguments.ascend_optimized, "--skip": arguments.skip}
-        refuse_beside_config("--config", {**amounts, **flags})
-    elif (arguments.ratio is None) == (arguments.saving is None):
-        raise UsageError("give --ratio (a share of each layer's channels), --saving (of the multiply-adds) or --config")
-
-
-def run_restore(arguments: argparse.Namespace, console: Console) -> int:
+def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedRecord) -> int:
     """Take out what a record names."""
     paths = prefixed_paths(arguments.output, ENDINGS)
     check_outputs({"pruned": paths["pruned"]}, [arguments.model, arguments.record])
     result = restore_pruned(
         arguments.model,
-        arguments.record,
-        structure_only=arguments.structure_only,
+        record,
+        structure_only=bool(arguments.structure_only),
         input_shapes=_shapes(arguments),
     )
     _show(console, result, result.save(arguments.output, keep=[arguments.record]))
@@ -78,7 +73,7 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
         return 0
     rows = [
         (
-            _names(group.layers),
+            few(group.layers),
             group.channels,
             f"{group.parameters:,}",
             f"{group.multiply_adds:,}",
@@ -89,18 +84,26 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     console.table(("layers", "channels", "parameters", "multiply-adds", "prunable"), rows)
     free = sum(group.is_prunable for group in report.groups)
     console.say(f"{free} of {len(report.groups)} groups can be pruned; {_costs(report)}")
+    for note in report.notes:
+        console.say(f"note: {note}")
     return 0
 
 
 def _verdict(group: GroupSummary) -> str:
     if not group.is_prunable:
         return f"no: {group.reason}"
-    mixed = f", approximate ({_names(group.approximate)} mix them)" if group.approximate else ""
+    mixed = f", approximate ({few(group.approximate)} mix them)" if group.approximate else ""
     return (f"in part: {group.reason}" if group.reason else "yes") + mixed
 
 
 def _costs(report: PruneReport) -> str:
-    return f"{report.before.parameters:,} parameters, {report.before.multiply_adds:,} multiply-adds in one sample"
+    before = report.before
+    return f"{before.parameters:,} parameters, {before.multiply_adds:,} multiply-adds in one sample{_sizes(report)}"
+
+
+def _sizes(report: PruneReport) -> str:
+    """The sizes that free ones were taken as, on which multiply-adds depend."""
+    return f", with {input_shape_text(report.sizes)}" if report.sizes else ""
 
 
 def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
@@ -115,20 +118,21 @@ def _show(console: Console, result: PruneResult, paths: SavedFiles) -> None:
     layers = sum(len(group.layers) for group in pruned)
     console.say(f"pruned {layers} layers in {len(pruned)} groups")
     console.say(f"parameters {_change(before.parameters, after.parameters)}")
-    console.say(f"multiply-adds of one sample {_change(before.multiply_adds, after.multiply_adds)}")
+    console.say(f"multiply-adds of one sample {_change(before.multiply_adds, after.multiply_adds)}{_sizes(report)}")
     for group in pruned:
         if console.verbose:
-            console.say(f"  {_names(group.layers)}: {group.channels} -> {group.channels - group.removed}")
+            console.say(f"  {few(group.layers)}: {group.channels} -> {group.channels - group.removed}")
     _show_left(console, [group for group in report.groups if not group.removed])
     if report.fitted:
         console.say(f"fitted {len(report.fitted)} layers to the float model's results")
     mixing = {name: None for group in pruned for name in group.approximate}
     if mixing:
-        console.say(f"note: {_names(mixing)} mix channels, so results change for those that stay, too")
+        console.say(f"note: {few(mixing)} mix channels, so results change for those that stay, too")
+    show_trials(console, report.trials)
     for note in report.notes:
         console.say(f"note: {note}")
     show_files(console, paths)
-    console.result({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}})
+    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
 
 
 def _show_left(console: Console, groups: list[GroupSummary]) -> None:
@@ -139,14 +143,8 @@ def _show_left(console: Console, groups: list[GroupSummary]) -> None:
     for group in groups:
         reasons.setdefault(group.reason or "the record does not prune it", []).extend(group.layers)
     for reason, names in reasons.items():
-        console.say(f"  {_names(names)}: {reason}")
+        console.say(f"  {few(names)}: {reason}")
 
 
 def _change(before: int, after: int) -> str:
     return f"{before:,} -> {after:,}" + (f" ({after / before - 1:+.0%})" if before else "")
-
-
-def _names(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more

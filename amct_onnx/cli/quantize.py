@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from amct_onnx.api import (
-    CompressionResult,
-    load_calibration,
-    merge_calibrations,
-    quantize,
-    save_calibration,
-)
-from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api import load_calibration, merge_calibrations, quantize, save_calibration
 from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import feeds_from
-from amct_onnx.cli.report import decibels, result_json, show_result
+from amct_onnx.cli.report import result_json, show_result
+from amct_onnx.cli.trials import check_trials
 from amct_onnx.errors import UsageError
+from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.rewrite import OutputForm
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Quantize, save, report."""
     forms = parse_forms(arguments.format)
-    _check_config(arguments)
     if arguments.check_snr is not None and forms == [OutputForm.ASCEND]:
         raise UsageError("--check-snr: the ascend form does not run here; add fake_quant or qdq to --format")
     if arguments.check_snr is not None and arguments.statistics:
@@ -46,8 +40,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         weights=arguments.weights,
         skip=arguments.skip,
         symmetric=arguments.symmetric,
-        qdq_target=arguments.qdq_target,
-        qdq_recurrent=arguments.qdq_recurrent,
+        qdq_target=arguments.qdq_target or QdqTarget.ONNXRUNTIME,
+        qdq_recurrent=bool(arguments.qdq_recurrent),
         gemm_per_channel=arguments.gemm_per_channel,
         reduce_range=arguments.reduce_range,
         matmul_inputs=arguments.matmul_inputs,
@@ -62,35 +56,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         paths["statistics"] = arguments.save_statistics
     show_result(console, result, paths)
     console.result(result_json(result, paths))
-    return _check(result, arguments.check_snr, console)
+    return check_trials(console, result.report.trials, arguments.check_snr)
 
 
-def _check_config(arguments: argparse.Namespace) -> None:
-    """A config decides what these flags would."""
-    flags = ("act", "weights", "skip", "symmetric", "gemm_per_channel", "dmq")
-    if arguments.config:
-        given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in flags}
-        refuse_beside_config("--config", given)
-
-
-def _check(result: CompressionResult, wanted: float | None, console: Console) -> int:
-    """1 when a model does not run, or when its signal-to-noise ratio is below what was asked for."""
-    failures = [f"{trial.form} does not run" for trial in result.report.trials if trial.error]
-    if wanted is not None:
-        failures += [
-            f"{trial.form}: output SNR {decibels(trial.snr_db)}, asked for {wanted:g} dB"
-            for trial in result.report.trials
-            if not trial.error and not (trial.snr_db is not None and trial.snr_db >= wanted)
-        ]
-        if not result.report.trials:
-            failures.append("no model could be tried, so no SNR is known")
-    for failure in failures:
-        console.say(f"check failed: {failure}")
-    return 1 if failures else 0
-
-
-def parse_forms(text: str) -> list[OutputForm]:
-    """The forms named in a comma-separated list."""
+def parse_forms(text: str | None) -> list[OutputForm]:
+    """The forms named in a comma-separated list; all of them without one."""
+    if text is None:
+        return list(OutputForm)
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     known = {form.value: form for form in OutputForm}
     unknown = [name for name in names if name not in known]

@@ -9,11 +9,11 @@ from typing import Any
 
 from amct_onnx.api import CompressionResult, Report, SavedFiles
 from amct_onnx.cli.console import Console
+from amct_onnx.cli.trials import show_trials
+from amct_onnx.cli.words import counted, few
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime.machine import saturation_note
-
-_NAMED = 3
 
 
 def show_result(console: Console, result: CompressionResult, paths: SavedFiles) -> None:
@@ -25,17 +25,12 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
     kinds = ", ".join(f"{count} {op_type}" for op_type, count in by_type.items())
     console.say(f"quantized {counted(len(report.layers), 'layer')} ({kinds or 'none'})")
     if report.inputs:
-        named = ", ".join(f"{entry.node}:{entry.input_index}" for entry in report.inputs[:_NAMED])
-        more = f" and {len(report.inputs) - _NAMED} more" if len(report.inputs) > _NAMED else ""
-        console.say(f"quantized {len(report.inputs)} single inputs (node:index): {named}{more}")
+        named = few(f"{entry.node}:{entry.input_index}" for entry in report.inputs)
+        console.say(f"quantized {len(report.inputs)} single inputs (node:index): {named}")
     if report.qdq_tensors:
         console.say(f"QDQ form: {report.qdq_tensors} further tensors quantized")
     show_refusals(console, report)
-    for trial in report.trials:
-        outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)}"
-        console.say(
-            f"tried {trial.form} on the first {counted(trial.feeds, 'feed')}: {outcome}{_speed(trial.speed_up)}"
-        )
+    show_trials(console, report.trials)
     for note in report.notes:
         console.say(f"note: {note}")
     show_deploy_findings(console, report.deploy)
@@ -56,20 +51,6 @@ def show_files(console: Console, paths: SavedFiles) -> None:
         console.say(f"  {path} ({file_size(path)}{beside})")
 
 
-def counted(number: int, thing: str) -> str:
-    """``1 feed``, ``4 feeds``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def _speed(speed_up: float | None) -> str:
-    if speed_up is None:
-        return ""
-    if speed_up >= 1:
-        return f", {speed_up:.1f} times as fast as float in a few runs here"
-    slower = f"slower than float in a few runs here ({speed_up:.2f} times its speed)"
-    return f", {slower}: float or another runtime may serve better"
-
-
 def show_refusals(console: Console, report: Report) -> None:
     """List what was not compressed, with reasons."""
     if not report.refusals:
@@ -80,9 +61,8 @@ def show_refusals(console: Console, report: Report) -> None:
     for refusal in report.refusals:
         groups.setdefault((refusal.op_type, refusal.reason, refusal.remedy), []).append(refusal.node)
     for (op_type, reason, remedy), names in groups.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         advice = f" (remedy: {remedy})" if remedy else ""
-        console.say(f"  {op_type} {', '.join(names[:_NAMED])}{more}: {reason}{advice}")
+        console.say(f"  {op_type} {few(names)}: {reason}{advice}")
 
 
 def show_deploy_findings(console: Console, findings: Iterable[DeployFinding]) -> None:
@@ -91,8 +71,7 @@ def show_deploy_findings(console: Console, findings: Iterable[DeployFinding]) ->
     for finding in findings:
         groups.setdefault((finding.stops, finding.message, finding.remedy), []).append(finding.node)
     for (stops, message, remedy), names in groups.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        where = f"{', '.join(names[:_NAMED])}{more}: " if names[0] else ""
+        where = f"{few(names)}: " if names[0] else ""
         kind = "stops the Ascend compiler" if stops else "for the Ascend compiler"
         console.say(f"{kind}: {where}{message} (remedy: {remedy})")
 
@@ -123,13 +102,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def decibels(value: float | None) -> str:
-    """A ratio in dB as text."""
-    if value is None or math.isnan(value):
-        return "not comparable"
-    return "without any difference" if value == math.inf else f"{value:.1f} dB"
 
 
 def file_size(path: Path) -> str:

@@ -94,21 +94,22 @@ class GroupedWeight:
 
     Attributes:
         node: the convolution.
-        inputs: labels of the input channels, [groups, inputs per group].
-        outputs: labels of the output channels, [groups, outputs per group].
+        rows: labels along the weight's first axis, [groups, rows per group]: of its outputs; for a transposed
+            convolution of its inputs.
+        columns: labels along its second axis, of every group, [groups, columns].
     """
 
     node: Node
-    inputs: LabelArray
-    outputs: LabelArray
+    rows: LabelArray
+    columns: LabelArray
 
     def concerned(self) -> list[LabelArray]:
         """The labels it depends on."""
-        return [self.inputs, self.outputs]
+        return [self.rows, self.columns]
 
     def apply(self, model: Model, keep: Keep) -> None:
         """Make the change."""
-        rows, columns = keep(self.outputs), keep(self.inputs)
+        rows, columns = keep(self.rows), keep(self.columns)
         if rows.all() and columns.all():
             return
         constant = known_constant(self.node.inputs[1])

@@ -203,6 +203,11 @@ class Walk:
             if sizes is not None and any(size.counted for size in sizes.entries.reshape(-1)):
                 self.freeze(node, index)
 
+    def freeze_known(self, node: Node, index: int) -> None:
+        """The same for one input that holds sizes, whether they count channels or not."""
+        if id(node.inputs[index]) in self._sizes:
+            self.freeze(node, index)
+
     def freeze(self, node: Node, index: int) -> None:
         """Let a node read a constant in place of sizes, where they are known."""
         tensor = node.inputs[index]

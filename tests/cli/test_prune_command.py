@@ -90,7 +90,7 @@ def test_json(here, capsys) -> None:
     (here / "my.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
     assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", "out/m", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert set(shown) == {"groups", "before", "after", "notes", "fitted", "files"}
+    assert set(shown) == {"groups", "before", "after", "notes", "fitted", "trials", "sizes", "files"}
     assert shown["files"] == {"pruned": "out/m_pruned_model.onnx", "record": "out/m_record.txt"}
     assert {group["layers"][0]: (group["channels"], group["removed"]) for group in shown["groups"]} == {
         "first": (8, 4),
@@ -166,15 +166,23 @@ PRUNE = ["prune", "m.onnx", "-o", "out/m"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], r"give --ratio.* or --config"),
-        *((["--ratio", value], rf"ratio is {value}.*above 0 and below 1") for value in ("0.0", "1.0", "1.5", "nan")),
-        (["--ratio=-0.5"], r"ratio is -0\.5"),
+        ([], r"give --ratio.*, --saving .* or --config"),
+        (["--ratio", "0.5", "--saving", "0.2"], "--ratio and --saving exclude each other"),
+        (["--saving", "0.2"], "--saving finds from --data .*give --data, or --ratio"),
+        (["--ratio", "0.5", "--importance", "energy"], "--importance energy ranks by --data; give --data"),
+        *(
+            (["--ratio", "0.5", *flags], f"{flags[0]} belongs to --data, which is not given")
+            for flags in (["--no-recover"], ["--no-trial"], ["--check-snr", "9"], ["--mean", "0.5"], ["--batch", "2"])
+        ),
+        *((["--ratio", value], rf"--ratio is {value}.*above 0 and below 1") for value in ("0.0", "1.0", "1.5", "nan")),
+        (["--ratio=-0.5"], r"--ratio is -0\.5"),
         (["--ratio", "half"], r"--ratio: invalid float value"),
-        (["--ratio", "0.5", "--skip", "secnd"], r"'secnd'"),
+        (["--ratio", "0.5", "--skip", "secnd"], r"--skip: 'secnd' .*did you mean 'second'"),
         (["--ratio", "0.5", "--input-shape", "x"], r"input shape 'x' is not of the form"),
         (["--ratio", "0.5", "--input-shape", "z:1,3,8,8"], "'z' is no input of the model"),
         (["--ratio", "0.5", "--input-shape", "x:1,3"], r"\[1, 3\] does not fit input 'x'"),
         (["--config", "my.cfg", "--ratio", "0.5"], "--config and --ratio exclude each other"),
+        (["--config", "my.cfg", "--saving", "0.5"], "--config and --saving exclude each other"),
         (["--config", "my.cfg", "--ascend-optimized"], "--config and --ascend-optimized exclude each other"),
         (["--config", "my.cfg", "--skip", "second"], "--config and --skip exclude each other"),
         (["--config", "no.cfg"], r"no\.cfg cannot be read: No such file"),
@@ -336,3 +344,93 @@ def test_a_record_pruned_with_shapes_is_replayed_with_them(here) -> None:
     assert main(["prune", "free.onnx", "--ratio", "0.5", *shapes, "-o", "p", "--quiet"]) == 0
     assert main(["apply", "free.onnx", "--record", "p_record.txt", *shapes, "-o", "again", "--quiet"]) == 0
     assert Path("p_pruned_model.onnx").read_bytes() == Path("again_pruned_model.onnx").read_bytes()
+
+
+class TestTrial:
+    """The pruned model beside the float model."""
+
+    COMMAND = ("prune", "m.onnx", "--ratio", "0.5", "--data", "feed.npz", "-o", "t/m")
+
+    @pytest.fixture(autouse=True)
+    def feed(self, here) -> None:
+        np.savez(here / "feed.npz", x=normal(16, 3, 8, 8))
+
+    def test_it_is_shown(self, here, capsys) -> None:
+        assert main([*self.COMMAND]) == 0
+        out = capsys.readouterr().out
+        assert re.search(r"tried pruned on the first 1 feed: output SNR -?\d+\.\d dB, ", out)
+        assert "fitted to the very feeds" in out
+        assert re.search(r"multiply-adds of one sample .* \(-\d\d%\), with x:16,3,8,8", out)
+        assert main([*self.COMMAND, "--no-trial"]) == 0
+        assert "tried" not in capsys.readouterr().out
+
+    def test_that_there_is_none_is_said(self, here, capsys) -> None:
+        assert main(["prune", "m.onnx", "--ratio", "0.5", "-o", "t/m"]) == 0
+        assert "not tried beside the float model: that takes --data" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(("wanted", "code"), [("-100", 0), ("200", 1)])
+    def test_a_ratio_can_be_asked_for(self, here, capsys, wanted: str, code: int) -> None:
+        assert main([*self.COMMAND, "--check-snr", wanted]) == code
+        assert ("check failed: pruned: output SNR" in capsys.readouterr().out) == bool(code)
+
+    def test_not_to_try_and_to_ask(self, here, capsys) -> None:
+        fails(capsys, here, [*self.COMMAND, "--check-snr", "9", "--no-trial"], "nothing is tried with --no-trial")
+
+    def test_json(self, here, capsys) -> None:
+        assert main([*self.COMMAND, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["sizes"] == {"x": [16, 3, 8, 8]}
+        assert {key: shown["trials"][0][key] for key in ("form", "feeds", "error")} == {
+            "form": "pruned",
+            "feeds": 1,
+            "error": None,
+        }
+
+
+def test_flags_that_a_record_gives_no_meaning_are_refused(here, capsys) -> None:
+    prune = ["apply", "m.onnx", "--record", "done_record.txt", "-o", "out/m"]
+    for flags in (["--format", "qdq"], ["--qdq-target", "tensorrt"], ["--qdq-recurrent"], ["--tensors", "no.txt"]):
+        fails(capsys, here, [*prune, *flags], rf"{flags[0]} concerns quantizing, and done_record\.txt prunes")
+    np.savez("feed.npz", x=normal(1, 3, 8, 8))
+    assert main(["quantize", "m.onnx", "--data", "feed.npz", "-o", "q", "--quiet"]) == 0
+    quantize = ["apply", "m.onnx", "--record", "q_record.txt", "-o", "out/m"]
+    for flags in (["--structure-only"], ["--input-shape", "x:1,3,8,8"]):
+        fails(capsys, here, [*quantize, *flags], rf"{flags[0]} concerns pruning, and q_record\.txt quantizes")
+
+
+def test_strict_holds_for_prune_records(here, capsys) -> None:
+    path = here / "done_record.txt"
+    # A field that stands twice counts once, with a warning.
+    path.write_text(path.read_text().replace('name: "first"', 'name: "first"\n    name: "first"', 1))
+    command = ["apply", "m.onnx", "--record", "done_record.txt", "-o", "out/m"]
+    fails(capsys, here, [*command, "--strict"], "name stands twice|twice")
+    assert main(command) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--dmq", "0.9"], r"--dmq is 0\.9"),
+        (["--skip", "frist"], r"--skip: 'frist' is not in the model; did you mean 'first'"),
+        (["--format", "ascend", "--qdq-target", "tensorrt"], "--qdq-target is 'tensorrt', but --format does not name"),
+        (["--config", "my.cfg", "--gemm-per-channel"], "--config and --gemm-per-channel exclude each other"),
+        (["--config", "my.cfg", "--act", "mse"], "--config and --act exclude each other"),
+    ],
+)
+def test_quantize_speaks_of_its_flags(here, capsys, flags: list[str], words: str) -> None:
+    np.savez("feed.npz", x=normal(1, 3, 8, 8))
+    fails(capsys, here, ["quantize", "m.onnx", "--data", "feed.npz", "-o", "out/m", *flags], words)
+
+
+def test_image_flags_are_named(here, capsys) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (here / "photos").mkdir()
+    image.new("RGB", (8, 8)).save("photos/a.png")
+    command = ["prune", "m.onnx", "--ratio", "0.5", "--data", "photos", "-o", "out/m"]
+    fails(capsys, here, [*command, "--mean", "128"], "--mean holds 128, .*give --mean and --std in that range")
+    fails(capsys, here, [*command, "--batch", "0"], "--batch is 0")
+
+
+def test_inspect_shows_the_sizes_taken(here, capsys) -> None:
+    assert main(["inspect", "m.onnx", "--prune"]) == 0
+    assert re.search(r"multiply-adds in one sample, with x:2,3,8,8$", capsys.readouterr().out.strip())

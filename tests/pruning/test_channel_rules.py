@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.passes.pruning.adjust import GroupedWeight
 from amct_onnx.passes.pruning.groups import Group
-from amct_onnx.rewrite.pruning import Prunable, open_prunable, prune_model
+from amct_onnx.rewrite.pruning import Prunable, open_prunable, prune_model, prune_records, units_of_records
 from tests.models import Array, normal, parse, run
 
 IMAGE = "float[n,3,8,8] x"
@@ -51,6 +53,8 @@ def ints(*values: int) -> Array:
 AT = {"at0": np.array(0, np.int64), "at1": np.array(1, np.int64)}
 """Indices, and vectors of one number."""
 AT |= {name: ints(value) for value, name in enumerate(("zero", "one", "two", "three", "four"))}
+
+LSTM = {"W": normal(1, 24, 5, seed=100), "R": normal(1, 24, 6, seed=101), "B": normal(1, 48, seed=102)}
 
 CASES = {
     "plain": Case(f"[first] s = Conv(x, w, b) t = Relu(s) {ENDS}", {**W, "b": normal(8, seed=2)}),
@@ -165,6 +169,21 @@ CASES = {
         f"[first] s = Conv(x, w) t = InstanceNormalization(s, g, b) {ENDS}",
         {**W, "g": normal(8, seed=34), "b": np.zeros(8, np.float32)},
     ),
+    "transposed convolution in groups": Case(
+        """[first] s = Conv(x, w) r = Relu(s) [up] g = ConvTranspose<group = 2, strides = [2,2]>(r, k, b) t = Relu(g)
+           [last] y = Conv(t, v2)""",
+        {"w": W["w"], "k": normal(8, 3, 2, 2, seed=84), "b": normal(6, seed=85), "v2": conv(4, 6, seed=86)},
+    ),
+    "channels of a transposed convolution in groups": Case(
+        """z = Concat<axis = 1>(x, x) [first] g = ConvTranspose<group = 2>(z, k, b) t = Relu(g)
+           [last] y = Conv(t, v2)""",
+        {"k": normal(6, 4, 2, 2, seed=87), "b": normal(8, seed=88), "v2": conv(4, 8, seed=89)},
+    ),
+    "transposed convolutions in groups, one behind the other": Case(
+        """[before] s = Conv(x, w) [first] g = ConvTranspose<group = 2>(s, k) [up] h = ConvTranspose<group = 2>(g, l)
+           [last] y = Conv(h, v2)""",
+        {"w": W["w"], "k": normal(8, 4, 2, 2, seed=90), "l": normal(8, 3, 1, 1, seed=91), "v2": conv(4, 6, seed=92)},
+    ),
     "grouped convolution": Case(
         """[first] s = Conv(x, w) r = Relu(s) [grouped] g = Conv<group = 2>(r, k, b) t = Relu(g)
            [last] y = Conv(t, v2)""",
@@ -210,6 +229,98 @@ CASES = {
         """[first] s = MatMul(x, w1) t = Relu(s) [rec] y, , = LSTM<hidden_size = 4>(t, W, R)""",
         {"w1": normal(5, 8, seed=49), "W": normal(1, 16, 8, seed=50), "R": normal(1, 16, 4, seed=51)},
         inputs="float[6,n,5] x",
+    ),
+    "an LSTM": Case(
+        """[first] a, , = LSTM<hidden_size = 6>(x, W, R, B) s = Squeeze(a, one) [last] y = MatMul(s, v1)""",
+        {**LSTM, "v1": normal(6, 4, seed=103), **AT},
+        inputs="float[6,n,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "an LSTM in both directions, with peepholes and initial states": Case(
+        """[first] a, , = LSTM<hidden_size = 6, direction = "bidirectional">(x, W, R, B, , h, c, P)
+           b = Transpose<perm = [0,2,1,3]>(a) s = Reshape(b, flat) [last] y = MatMul(s, v1)""",
+        {
+            "W": normal(2, 24, 5, seed=93),
+            "R": normal(2, 24, 6, seed=94),
+            "B": normal(2, 48, seed=95),
+            "h": normal(2, 3, 6, seed=96),
+            "c": normal(2, 3, 6, seed=97),
+            "P": normal(2, 18, seed=98),
+            "v1": normal(12, 4, seed=99),
+            "flat": ints(0, 0, -1),
+        },
+        inputs="float[6,3,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "a GRU, read at its end": Case(
+        """[first] , a = GRU<hidden_size = 6, linear_before_reset = 1>(x, W, R, B) s = Squeeze(a, zero)
+           [last] y = MatMul(s, v1)""",
+        {
+            "W": normal(1, 18, 5, seed=104),
+            "R": normal(1, 18, 6, seed=105),
+            "B": normal(1, 36, seed=106),
+            "v1": normal(6, 4, seed=107),
+            **AT,
+        },
+        inputs="float[6,n,5] x",
+        outputs="float[a,b] y",
+    ),
+    "a GRU that runs backwards, from zeros of a computed shape": Case(
+        """h = Shape(x) n = Slice(h, one, two, zero) to = Concat<axis = 0>(one, n, six) z = ConstantOfShape(to)
+           [first] a, = GRU<hidden_size = 6, direction = "reverse">(x, W, R, , , z) s = Squeeze(a, one)
+           [last] y = MatMul(s, v1)""",
+        {
+            "W": normal(1, 18, 5, seed=104),
+            "R": normal(1, 18, 6, seed=105),
+            "v1": normal(6, 4, seed=107),
+            "six": ints(6),
+            **AT,
+        },
+        inputs="float[6,n,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "zeros of a known shape, which hold as many numbers as a shape does": Case(
+        """h = Shape(x) n = Slice(h, one, two, zero) to = Concat<axis = 0>(one, n, six) z = ConstantOfShape(to)
+           [first] a, = RNN<hidden_size = 6>(x, W, R, , , z) s = Squeeze(a, one) [last] y = MatMul(s, v1)""",
+        {
+            "W": normal(1, 6, 5, seed=104),
+            "R": normal(1, 6, 6, seed=105),
+            "v1": normal(6, 4, seed=107),
+            "six": ints(6),
+            **AT,
+        },
+        inputs="float[6,3,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "an RNN whose initial state is repeated": Case(
+        """h = Shape(x) n = Slice(h, one, two, zero) to = Concat<axis = 0>(one, n, six) z = Expand(state, to)
+           [first] a, b = RNN<hidden_size = 6>(x, W, R, B, , z) s = Squeeze(a, one) t = Add(s, b)
+           [last] y = MatMul(t, v1)""",
+        {
+            "W": normal(1, 6, 5, seed=108),
+            "R": normal(1, 6, 6, seed=109),
+            "B": normal(1, 12, seed=110),
+            "state": normal(1, 1, 6, seed=111),
+            "v1": normal(6, 4, seed=112),
+            "six": ints(6),
+            **AT,
+        },
+        inputs="float[6,n,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "two LSTMs, the second begins with the states of the first": Case(
+        """[first] a, h, c = LSTM<hidden_size = 6>(x, W, R, B) s = Squeeze(a, one)
+           [second] b, , = LSTM<hidden_size = 6>(s, W2, R2, B, , h, c) t = Squeeze(b, one) [last] y = MatMul(t, v1)""",
+        {
+            **LSTM,
+            "W2": normal(1, 24, 6, seed=113),
+            "R2": normal(1, 24, 6, seed=114),
+            "v1": normal(6, 4, seed=103),
+            **AT,
+        },
+        ("first", "second"),
+        inputs="float[6,n,5] x",
+        outputs="float[a,b,c] y",
     ),
     "channel shuffle by sizes computed from shapes": Case(
         """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at0) c = Gather(h, at1) hw = Slice(h, two, four)
@@ -382,9 +493,18 @@ def test_dead_channels_go_without_a_trace(name: str) -> None:
     feed = sample_feed(proto, None, {}, seed=5)
     want, got = run(proto, feed)[0], run(pruned, feed)[0]
     np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
-    smaller = {key: array[..., :1] if name == "into an LSTM" else array[:1] for key, array in feed.items()}
-    if "[n," in case.inputs:
+    smaller = {key: array[:1] if "[n," in case.inputs else array[:, :1] for key, array in feed.items()}
+    if "n," in case.inputs:
         np.testing.assert_allclose(run(pruned, smaller)[0], run(proto, smaller)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_record_names_the_very_channels(name: str) -> None:
+    proto = source(CASES[name])
+    prunable = opened(proto)
+    group = group_of(prunable, "first")
+    records = prune_records(prunable, {group.name: some_units(group)})
+    assert set(units_of_records(opened(proto), records, "record").tolist()) == set(some_units(group).tolist())
 
 
 def _size(proto: ModelProto) -> int:
@@ -398,6 +518,8 @@ def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Ca
     gone = prunable.flow.labels.find(units)
     made = {id(producer.node): producer.labels for producer in prunable.flow.producers}
     for adjustment in prunable.flow.adjustments:
+        if isinstance(adjustment, GroupedWeight):
+            _clear_blocks(weights, adjustment, lambda labels: np.isin(prunable.flow.labels.find(labels), gone))
         axes = getattr(adjustment, "axes", None)
         if axes is None:
             continue
@@ -410,9 +532,22 @@ def _with_dead_channels(prunable: Prunable, group: Group, units: Array, case: Ca
             index[axis] = dead
             # A weight is cleared where the channels are made, not where they are read.
             is_read = adjustment.index == 1 and labels is not made.get(id(adjustment.node), labels)
-            if not is_read and adjustment.node.op != "LSTM":
+            if adjustment.node.op in ("LSTM", "GRU", "RNN"):
+                is_read = adjustment.index in (1, 2) and axis == 2
+            if not is_read:
                 tensor[tuple(index)] = 0
     return weights
+
+
+def _clear_blocks(weights: dict[str, Array], of: GroupedWeight, is_dead: Callable[[Array], Array]) -> None:
+    """The weights of a convolution in groups without those that make dead channels."""
+    tensor = weights[of.node.inputs[1].name]
+    blocks = tensor.reshape(len(of.rows), -1, *tensor.shape[1:])
+    for block, rows, columns in zip(blocks, of.rows, of.columns, strict=True):
+        if of.node.op == "Conv":
+            block[is_dead(rows)] = 0
+        else:
+            block[:, is_dead(columns)] = 0
 
 
 def test_a_product_of_computed_tensors_reads_channels() -> None:
@@ -456,6 +591,18 @@ PINNED = {
         {"w1": normal(5, 8)},
         inputs="float[n,6,5] x",
         outputs="float[a,b] y",
+    ),
+    "its initial state 'h', which is no layer's": Case(
+        "[first] a, , = LSTM<hidden_size = 6>(x, W, R, B, , h) s = Squeeze(a, one) [last] y = MatMul(s, v1)",
+        {**LSTM, "v1": normal(6, 4), **AT},
+        inputs="float[6,n,5] x, float[1,n,6] h",
+        outputs="float[a,b,c] y",
+    ),
+    "the model's output 'h'": Case(
+        "[first] a, h, = LSTM<hidden_size = 6>(x, W, R, B) s = Squeeze(a, one) [last] y = MatMul(s, v1)",
+        {**LSTM, "v1": normal(6, 4), **AT},
+        inputs="float[6,n,5] x",
+        outputs="float[a,b,c] y, float[1,n,6] h",
     ),
     "stretches": Case(
         """[first] s = Conv(x, w) t = Resize(s, , scales) [last] y = Conv(t, v2)""",

@@ -113,7 +113,7 @@ def test_plain_plans_say_nothing_of_fusion() -> None:
 
 
 def test_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"node to keep from fusing 'cnov'.*did you mean 'conv'"):
+    with pytest.raises(UsageError, match=r"skip_fusion: 'cnov'.*did you mean 'conv'"):
         amct_onnx.quantize(everything(), feeds(), skip_fusion=["cnov"])
 
 

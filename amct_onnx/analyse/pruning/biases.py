@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from amct_onnx.graph import Model, constant_array
 from amct_onnx.graph.edit import append_input, replace_input
 from amct_onnx.graph.op_table import resolve_constant
-from amct_onnx.graph.parts import Node, Variable
+from amct_onnx.graph.parts import Constant, Node, Variable
 
 
 def set_bias(model: Model, node: Node, bias: NDArray[np.float64]) -> bool:
@@ -43,14 +43,30 @@ def shift_bias(model: Model, node: Node, shift: NDArray[np.float64]) -> bool:
     if node.op != "MatMul":
         old = resolve_constant(node.inputs[2]) if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
         return set_bias(model, node, shift if old is None else constant_array(old) + shift)
-    readers = list(node.outputs[0].outputs)
-    if len(readers) != 1 or readers[0].op != "Add":
+    found = _added_behind(node, shift.size)
+    if found is None:
         return False
-    add = readers[0]
-    index = 1 if add.inputs[0] is node.outputs[0] else 0
-    constant = resolve_constant(add.inputs[index])
-    if constant is None or not constant.shape or int(constant.shape[-1]) != shift.size:
-        return False
+    add, index, constant = found
     values = (constant_array(constant) + shift).astype(constant.dtype)
     replace_input(add, index, model.rewrite_constant(add.inputs[index], values))
     return True
+
+
+def takes_bias(node: Node, results: int) -> bool:
+    """Whether a layer of so many results can be given a bias: whether :func:`shift_bias` would do it."""
+    if node.op == "MatMul":
+        return _added_behind(node, results) is not None
+    return len(node.inputs) < 3 or node.inputs[2].is_empty() or resolve_constant(node.inputs[2]) is not None
+
+
+def _added_behind(node: Node, results: int) -> tuple[Node, int, Constant] | None:
+    """The Add that alone reads a product and adds a value for each result: it, which input that is, and the values."""
+    readers = list(node.outputs[0].outputs)
+    if len(readers) != 1 or readers[0].op != "Add":
+        return None
+    add = readers[0]
+    index = 1 if add.inputs[0] is node.outputs[0] else 0
+    constant = resolve_constant(add.inputs[index])
+    if constant is None or not constant.shape or int(constant.shape[-1]) != results:
+        return None
+    return add, index, constant

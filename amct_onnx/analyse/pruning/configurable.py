@@ -9,7 +9,7 @@ from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.rewrite.pruning import Prunable
 
-_PRUNABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_PRUNABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
 
 
 def retrain_facts(prunable: Prunable) -> RetrainFacts:

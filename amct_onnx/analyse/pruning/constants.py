@@ -80,7 +80,7 @@ def _extremes(
     """Lowest and highest value of each input channel of each reader."""
     seen: dict[str, tuple[Array, Array]] = {}
 
-    def take(tensors: Sequence[Mapping[str, Array]]) -> None:
+    def take(tensors: Sequence[Mapping[str, Array]], _feed: str) -> None:
         for reader in readers:
             name, array = str(reader.node.name), tensors[0][str(reader.node.inputs[0].name)]
             axis = 1 if reader.node.op == "Conv" else array.ndim - 1

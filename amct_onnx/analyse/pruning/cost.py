@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from amct_onnx.graph import Model
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
+from amct_onnx.passes.recurrent import RECURRENCE, WEIGHT
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -50,10 +51,15 @@ def layer_cost(node: Node, shapes: Shapes) -> Cost:
 
 
 def layer_multiply_adds(node: Node, shapes: Shapes) -> int:
-    """Multiply-adds of one layer for one sample: its weights times the positions at which they are applied."""
+    """Multiply-adds of one layer for one sample: its weights times the positions at which they are applied.
+
+    A recurrent layer applies all of W and R in every step.
+    """
     spec = spec_of(node)
-    if spec.weight is None or not spec.has_record or spec.gates:
+    if spec.weight is None or not spec.has_record:
         return 0
+    if spec.gates:
+        return _recurrent(node, shapes)
     indexes = (1, 0) if node.op == "MatMul" else (spec.weight,)
     weights = [constant for index in indexes if (constant := resolve_constant(node.inputs[index])) is not None]
     where = shapes.get((node.inputs[0] if spec.scatters else node.outputs[0]).name)
@@ -61,3 +67,11 @@ def layer_multiply_adds(node: Node, shapes: Shapes) -> int:
         return 0
     is_image = node.op.startswith("Conv")
     return math.prod(weights[0].shape) * math.prod(where[2:] if is_image else where[1:-1])
+
+
+def _recurrent(node: Node, shapes: Shapes) -> int:
+    weights = [resolve_constant(node.inputs[index]) for index in (WEIGHT, RECURRENCE)]
+    read = shapes.get(node.inputs[0].name)
+    if read is None or len(read) != 3 or node.attrs.get("layout", 0):
+        return 0
+    return read[0] * sum(math.prod(weight.shape) for weight in weights if weight is not None)

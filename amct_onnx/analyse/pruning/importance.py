@@ -8,17 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.graph import Model, constant_array
-from amct_onnx.graph.op_table import OPS, resolve_constant
+from amct_onnx.graph.op_table import OPS, known_constant, resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.walk import Flow
+from amct_onnx.passes.recurrent import RECURRENCE, WEIGHT
 
 Scores = NDArray[np.float64]
 
 
 def filter_rows(node: Node) -> Array:
-    """The weights of each output channel of a layer: [channels, others]."""
+    """The weights of each output channel of a layer: [channels, others].
+
+    Those of a hidden unit of a recurrent layer are its rows of W and R, of every gate and direction.
+    """
+    if spec_of(node).gates:
+        return _unit_rows(node)
     second = resolve_constant(node.inputs[1])
     is_turned = node.op == "MatMul" and (second is None or len(second.shape) != 2)
     index = 0 if is_turned else 1
@@ -29,6 +35,14 @@ def filter_rows(node: Node) -> Array:
     if index == 0:
         return weight
     return OPS[node.op].out_channels(node, tuple(int(size) for size in weight.shape)).rows(weight)
+
+
+def _unit_rows(node: Node) -> Array:
+    """[directions, gates * hidden, columns] of W and of R as [hidden, others]."""
+    weights = [constant_array(known_constant(node.inputs[index])) for index in (WEIGHT, RECURRENCE)]
+    hidden = weights[1].shape[2]
+    gates = [weight.reshape(weight.shape[0], -1, hidden, weight.shape[2]) for weight in weights]
+    return np.concatenate([np.moveaxis(gate, 2, 0).reshape(hidden, -1) for gate in gates], axis=1)
 
 
 def balanced_l2(rows: Array) -> Scores:

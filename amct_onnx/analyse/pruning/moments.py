@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ class Moments:
         xx: sum of ``x x^T``.
         yx: sum of ``y x^T``.
         yy: sum of squares of each y.
+        left_out: number of rows that held a value that is not finite.
+        first_left_out: in which feed the first of them was, as messages name it.
     """
 
     rows: int = 0
@@ -35,10 +37,15 @@ class Moments:
     xx: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     yx: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     yy: Matrix = field(default_factory=lambda: np.zeros(0))
+    left_out: int = 0
+    first_left_out: str = ""
 
-    def update(self, rows: Array, results: Array) -> None:
-        """Take in some rows [n, columns] and their results [n, results]; those that are not finite are left out."""
+    def update(self, rows: Array, results: Array, feed: str = "") -> None:
+        """Take in some rows [n, columns] and their results [n, results] of one feed; those not finite are left out."""
         finite = np.isfinite(rows).all(axis=1) & np.isfinite(results).all(axis=1)
+        if not finite.all():
+            self.left_out += int((~finite).sum())
+            self.first_left_out = self.first_left_out or feed
         x, y = rows[finite].astype(np.float64), results[finite].astype(np.float64)
         if not self.rows:
             self.x, self.y = np.zeros(x.shape[1]), np.zeros(y.shape[1])
@@ -86,6 +93,11 @@ class Moments:
     def result_variance(self) -> Matrix:
         """Of each result."""
         return self.yy / max(1, self.rows) - np.square(self.mean_y)
+
+    @property
+    def about_zero(self) -> Moments:
+        """The same sums with the means taken as zero, for a fit without bias: its covariance is the mean product."""
+        return replace(self, x=np.zeros_like(self.x), y=np.zeros_like(self.y))
 
     def penalty(self, ridge: float, *, floor: float = 0.0) -> Matrix:
         """What is added to the covariance's diagonal, so that a few samples are not believed too much: [columns].

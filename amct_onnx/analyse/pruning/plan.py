@@ -65,7 +65,7 @@ def channels_per_unit(group: Group) -> int:
 def _nothing_goes(group: Group, wanted: LayerPruning, width: int) -> str:
     channels = group.units.size * width
     if wanted.ascend_optimized:
-        return f"a multiple of {ALIGNMENT} stays (ascend_optimized), and of {channels} channels that is all"
+        return f"a multiple of {ALIGNMENT} stays for Ascend devices, and of {channels} channels that is all"
     return f"{wanted.ratio:g} of {channels} channels in {group.block_count} equal blocks is less than one of each"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from amct_onnx.analyse.pruning.biases import takes_bias
 from amct_onnx.analyse.pruning.elimination import ReaderView
 from amct_onnx.analyse.pruning.moments import RIDGE, Moments
 from amct_onnx.analyse.pruning.options import PruneData
@@ -81,12 +82,12 @@ def _watched(
     seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
     rng = np.random.default_rng(given.seed)
 
-    def take(tensors: Sequence[Mapping[str, Array]]) -> None:
+    def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for node in nodes:
             x, y = tensors[0][str(node.inputs[0].name)], tensors[0][str(node.outputs[0].name)]
             rows, results = views[str(node.name)].rows(x, y, rng)
             for group, moments in enumerate(seen[str(node.name)]):
-                moments.update(rows[:, group], results[:, group])
+                moments.update(rows[:, group], results[:, group], feed)
 
     wanted = {str(tensor.name) for node in nodes for tensor in (node.inputs[0], node.outputs[0])}
     walk_together([(proto, base_dir, wanted)], given.data, take, limit=given.feeds, progress=given.progress)
@@ -101,7 +102,8 @@ def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments
         if seen is None or any(part.rows < 2 for part in seen):
             continue
         weight = LayerView(reader.node).weight(constant_array(known_constant(reader.node.inputs[1])))
-        for index, part in enumerate(seen):
+        has_bias = takes_bias(reader.node, weight.shape[0] * weight.shape[1])
+        for index, part in enumerate(seen if has_bias else [whole.about_zero for whole in seen]):
             columns = _unit_columns(flow, group, reader, index, weight.shape)
             own = weight[index].astype(np.float64)
             views.append(ReaderView(own, part.covariance, part.penalty(RIDGE, floor=_FLOOR), columns))

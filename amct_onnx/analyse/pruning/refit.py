@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.biases import set_bias, shift_bias
+from amct_onnx.analyse.pruning.biases import set_bias, shift_bias, takes_bias
+from amct_onnx.analyse.pruning.evidence import Evidence, check_finite, evidence
 from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.rows import LayerView, has_view
@@ -50,7 +51,7 @@ def refit(
     given: PruneData,
     *,
     ridge: float = RIDGE,
-) -> tuple[str, ...]:
+) -> dict[str, Evidence]:
     """Fit layers of a pruned model to the float model, in place.
 
     Args:
@@ -62,17 +63,22 @@ def refit(
         ridge: how strongly a layer stays near its own weights.
 
     Returns:
-        Names of the layers that were fitted.
+        Layer -> what it was fed, and whether it was fitted.
+
+    Raises:
+        DataError: no layer is fed anything finite.
     """
     size = -(-len(layers) // MOST_STAGES)
-    fitted: list[str] = []
+    found: dict[str, Evidence] = {}
     for begin in range(0, len(layers), max(1, size)):
         stage = layers[begin : begin + size]
         seen = _moments(model, stage, proto, base_dir, given)
         for layer in stage:
-            if _fit(model, layer, seen[str(layer.node.name)], ridge):
-                fitted.append(str(layer.node.name))
-    return tuple(fitted)
+            name = str(layer.node.name)
+            is_fitted = _fit(model, layer, seen[name], ridge)
+            found[name] = evidence(seen[name], is_fitted=is_fitted)
+    check_finite(found)
+    return found
 
 
 def _moments(
@@ -85,14 +91,14 @@ def _moments(
     pruned = build(model).to_proto()
     wanted = [{_result(layer.node) for layer in layers}, {str(layer.node.inputs[0].name) for layer in layers}]
 
-    def take(tensors: Sequence[Mapping[str, Array]]) -> None:
+    def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for layer in layers:
             name = str(layer.node.name)
             x, y = tensors[1][str(layer.node.inputs[0].name)], tensors[0][_result(layer.node)]
             axis = 1 if layer.node.op == "Conv" else -1
             rows, results = views[name].rows(x, np.compress(layer.results, y, axis=axis), rng)
             for group, moments in enumerate(seen[name]):
-                moments.update(rows[:, group], results[:, group])
+                moments.update(rows[:, group], results[:, group], feed)
 
     walk_together(
         [(proto, base_dir, wanted[0]), (pruned, None, wanted[1])],
@@ -115,8 +121,23 @@ def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], ridge: float)
     weight = view.weight(values).astype(np.float64)
     if any(moments.rows < 2 for moments in seen):
         return False
-    pairs = [ridge_fit(moments, own, ridge) for moments, own in zip(seen, weight, strict=True)]
-    return set_weights(model, layer.node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    return fit_layer(model, layer.node, seen, weight, ridge)
+
+
+def fit_layer(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix, ridge: float) -> bool:
+    """Fit a layer to what it was fed; without a bias where it has no place for one. False when that is not finite.
+
+    Args:
+        model: the model.
+        node: the layer.
+        seen: of each group of it.
+        weight: what the fit stays near to, [groups, results, columns].
+        ridge: how strongly.
+    """
+    has_bias = takes_bias(node, weight.shape[0] * weight.shape[1])
+    parts = [moments if has_bias else moments.about_zero for moments in seen]
+    pairs = [ridge_fit(part, own, ridge) for part, own in zip(parts, weight, strict=True)]
+    return set_weights(model, node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
 
 def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Sequence[Matrix]) -> bool:

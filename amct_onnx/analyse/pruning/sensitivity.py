@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
-from amct_onnx.analyse.pruning.moments import RIDGE, Moments, ridge_fit
-from amct_onnx.analyse.pruning.refit import set_weights
+from amct_onnx.analyse.pruning.moments import RIDGE, Moments
+from amct_onnx.analyse.pruning.refit import fit_layer
 from amct_onnx.analyse.pruning.rows import LayerView
 from amct_onnx.graph import build, constant_array
 from amct_onnx.graph.op_table import known_constant
@@ -61,8 +61,7 @@ class Sensitivity:
             values = constant_array(known_constant(node.inputs[1]))
             parts = _restricted(view, moments[name], ~np.isin(labels, gone), results[name])
             weight = view.weight(values).astype(np.float64)
-            pairs = [ridge_fit(part, own, RIDGE) for part, own in zip(parts, weight, strict=True)]
-            set_weights(prunable.model, node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+            fit_layer(prunable.model, node, parts, weight, RIDGE)
         session = open_session(build(prunable.model))
         got = [fetch(session, self._names, feed) for feed in self._feeds]
         return relative_error(self._wanted, got)

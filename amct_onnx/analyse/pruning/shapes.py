@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, iterate_feeds
-from amct_onnx.analyse.input_shapes import check_input_shapes
+from amct_onnx.analyse.input_shapes import check_input_shapes, input_shape_text
 from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.segments import inputs_alone
 from amct_onnx.analyse.walk import Watcher, is_empty, walk
@@ -83,7 +83,47 @@ def _values(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> 
     return np.ones(shape, spec.dtype)
 
 
+@dataclass(frozen=True)
+class FoundShapes:
+    """Shapes of tensors at one feed.
+
+    Attributes:
+        shapes: tensor -> shape, of those that are known.
+        missing: tensors whose shapes only a run could tell, where there was none.
+        failure: why the model does not run on the feed; empty where it does, or need not.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    missing: tuple[str, ...] = ()
+    failure: str = ""
+
+    def note(self, taken: Mapping[str, Sequence[int]]) -> str:
+        """What a report says of missing shapes, given the sizes that were taken for free ones; empty when none are."""
+        if not self.missing:
+            return ""
+        at = f" at {input_shape_text(taken)}" if taken else ""
+        return (
+            f"sizes of {len(self.missing)} tensors are not known, first of '{self.missing[0]}', and channels are not "
+            f"followed through them, since the model does not run{at} ({self.failure}); give sizes at which it runs "
+            "with --input-shape (input_shapes), or --data"
+        )
+
+
+def free_sizes(proto: ModelProto, feed: Feed) -> dict[str, tuple[int, ...]]:
+    """Inputs whose sizes the model leaves free, at least in part -> their shapes in a feed."""
+    return {
+        info.name: feed[info.name].shape
+        for info in proto.graph.input
+        if info.name in feed and not all(dim.HasField("dim_value") for dim in info.type.tensor_type.shape.dim)
+    }
+
+
 def tensor_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> dict[str, tuple[int, ...]]:
+    """Shapes alone, see :func:`find_shapes`."""
+    return find_shapes(proto, base_dir, feed).shapes
+
+
+def find_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> FoundShapes:
     """Shape of every tensor of the main graph that inference can tell, or a run shows.
 
     Args:
@@ -100,12 +140,16 @@ def tensor_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> dict[
             shapes[name] = tuple(int(dim.dim_value) for dim in kind.shape.dim)
     missing = [name for node in proto.graph.node for name in node.output if name and name not in shapes]
     if missing:
-        shapes.update(_seen(proto, base_dir, feed, missing))
-    return shapes
+        try:
+            shapes.update(_seen(proto, base_dir, feed, missing))
+        except AmctError as error:
+            # The feed was made up, and has no number for a user.
+            return FoundShapes(shapes, tuple(missing), str(error).removeprefix("feed 0: "))
+    return FoundShapes(shapes)
 
 
 def _seen(proto: ModelProto, base_dir: Path | None, feed: Feed, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes of float tensors in one run; nothing when the model does not run on it."""
+    """Shapes of float tensors in one run."""
     seen: dict[str, tuple[int, ...]] = {}
 
     def watch(name: str) -> list[Watcher]:
@@ -114,8 +158,5 @@ def _seen(proto: ModelProto, base_dir: Path | None, feed: Feed, names: Sequence[
 
         return [note]
 
-    try:
-        walk(proto, base_dir, {name: watch(name) for name in names}, [feed])
-    except AmctError:
-        return {}
+    walk(proto, base_dir, {name: watch(name) for name in names}, [feed])
     return seen

@@ -9,6 +9,7 @@ from amct_onnx.passes.pruning.rules.elementwise import ELEMENTWISE
 from amct_onnx.passes.pruning.rules.layers import LAYERS
 from amct_onnx.passes.pruning.rules.moves import MOVES
 from amct_onnx.passes.pruning.rules.normalization import NORMALIZATION
+from amct_onnx.passes.pruning.rules.recurrent import RECURRENT
 from amct_onnx.passes.pruning.rules.reductions import REDUCTIONS
 from amct_onnx.passes.pruning.walk import Rule
 
@@ -17,6 +18,7 @@ RULES: Mapping[str, Rule] = {
     **LAYERS,
     **MOVES,
     **NORMALIZATION,
+    **RECURRENT,
     **REDUCTIONS,
     "Einsum": einsum,
 }

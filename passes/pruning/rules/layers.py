@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import known_constant, resolve_constant
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.adjust import Attribute, GroupedWeight
 from amct_onnx.passes.pruning.axes import Axis, has_labels, labelled, labels_of, plain_axis, size_of
-from amct_onnx.passes.pruning.labels import LabelArray
+from amct_onnx.passes.pruning.labels import FIXED, LabelArray
 from amct_onnx.passes.pruning.walk import Rule, Walk
 
 
@@ -51,8 +51,7 @@ def transposed_convolution(walk: Walk, node: Node) -> None:
     elif groups == int(weight.shape[0]):
         made = _depthwise(walk, node, read, int(weight.shape[1]), transposed=True)
     else:
-        walk.fix_inputs(node, "a transposed convolution in groups")
-        return
+        made = _grouped(walk, node, read, int(weight.shape[1]) * groups, groups, transposed=True)
     walk.read(node, read, groups)
     walk.slice(node, 2, {0: made})
     _set_channels(walk, node, made)
@@ -70,14 +69,19 @@ def _depthwise(
     return made
 
 
-def _grouped(walk: Walk, node: Node, read: LabelArray | None, outputs: int, groups: int) -> LabelArray:
+def _grouped(
+    walk: Walk, node: Node, read: LabelArray | None, outputs: int, groups: int, *, transposed: bool = False
+) -> LabelArray:
+    """Inputs of a block make the results of a block: of each block as many go."""
     made = walk.produce(node, outputs, groups)
-    inputs = np.zeros((groups, 1), np.int64) if read is None else read.reshape(groups, -1)
     if read is None:
-        walk.slice(node, 1, {0: made})
-        return made
-    walk.balance(read, groups)
-    walk.adjust(GroupedWeight(node, inputs, made.reshape(groups, -1)))
+        shape = known_constant(node.inputs[1]).shape
+        inner = int(shape[0]) if transposed else int(shape[1]) * groups
+        read = np.full(inner, FIXED, np.int64)
+    else:
+        walk.balance(read, groups)
+    blocks = read.reshape(groups, -1), made.reshape(groups, -1)
+    walk.adjust(GroupedWeight(node, *(blocks if transposed else blocks[::-1])))
     return made
 
 
@@ -174,30 +178,10 @@ def _of_computed(walk: Walk, node: Node, one: Sequence[Axis], other: Sequence[Ax
     walk.set(node.outputs[0], [*batch, one[-2], other[-1]])
 
 
-def recurrent(walk: Walk, node: Node) -> None:
-    """LSTM, GRU, RNN: columns of W follow the input; the hidden state is not pruned yet."""
-    layout = walk.layout(node.inputs[0])
-    if layout is not None and not node.attrs.get("layout", 0):
-        read = labels_of(layout[2], walk.labels)
-        walk.slice(node, 1, {2: read})
-        walk.read(node, read)
-        for axis in layout[:2]:
-            for factor in axis:
-                if factor.labels is not None:
-                    walk.labels.fix(factor.labels, f"{node.op} '{node.name}': steps and samples are no channels")
-    else:
-        walk.fix_inputs(node, "the shape of its input is not known, or its batch comes first")
-    for tensor in node.inputs[1:]:
-        walk.fix(tensor, f"{node.op} '{node.name}': its state is not pruned")
-
-
 LAYERS: Mapping[str, Rule] = {
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
     "Gemm": gemm,
     "MatMul": product,
-    "LSTM": recurrent,
-    "GRU": recurrent,
-    "RNN": recurrent,
 }
 """Rules by operator."""

@@ -52,11 +52,19 @@ def shrink_sizes(walk: Walk, node: Node, index: int, axes: Mapping[int, Axis]) -
 
 
 def filled_axis(walk: Walk, node: Node, index: int, axis: int, size: int) -> Axis:
-    """An axis along which one value is repeated as often as a given shape says: as many times as there are channels."""
+    """An axis along which one value is repeated as often as a given shape says.
+
+    That is as many times as there are channels; or a number that is always the same, and then the positions follow the
+    channels that they meet later on, as those of a constant do.
+    """
     sizes = walk.sizes(node.inputs[index])
     entries = [] if sizes is None else list(sizes.entries.reshape(-1))
-    channels = entries[axis].channels if axis < len(entries) else None
-    return plain_axis(size) if channels is None or channels.size != size else labelled(channels)
+    entry = entries[axis] if axis < len(entries) else None
+    if entry is None or size < 2:
+        return plain_axis(size)
+    if entry.channels is not None:
+        return labelled(entry.channels) if entry.channels.size == size else plain_axis(size)
+    return labelled(walk.labels.fresh(size)) if entry.value == size and not entry.counted else plain_axis(size)
 
 
 def keep_sizes(walk: Walk, node: Node) -> None:

@@ -1,0 +1,51 @@
+"""How compressed models did beside the float model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from amct_onnx.api.result import TrialResult
+from amct_onnx.cli.console import Console
+from amct_onnx.cli.words import counted
+
+
+def show_trials(console: Console, trials: Sequence[TrialResult]) -> None:
+    """A line for each model that was tried."""
+    for trial in trials:
+        outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)}"
+        console.say(
+            f"tried {trial.form} on the first {counted(trial.feeds, 'feed')}: {outcome}{_speed(trial.speed_up)}"
+        )
+
+
+def check_trials(console: Console, trials: Sequence[TrialResult], wanted: float | None) -> int:
+    """1 when a model does not run, or when its signal-to-noise ratio is below what was asked for."""
+    failures = [f"{trial.form} does not run" for trial in trials if trial.error]
+    if wanted is not None:
+        failures += [
+            f"{trial.form}: output SNR {decibels(trial.snr_db)}, asked for {wanted:g} dB"
+            for trial in trials
+            if not trial.error and not (trial.snr_db is not None and trial.snr_db >= wanted)
+        ]
+        if not trials:
+            failures.append("no model could be tried, so no SNR is known")
+    for failure in failures:
+        console.say(f"check failed: {failure}")
+    return 1 if failures else 0
+
+
+def decibels(value: float | None) -> str:
+    """A ratio in dB as text."""
+    if value is None or math.isnan(value):
+        return "not comparable"
+    return "without any difference" if value == math.inf else f"{value:.1f} dB"
+
+
+def _speed(speed_up: float | None) -> str:
+    if speed_up is None:
+        return ""
+    if speed_up >= 1:
+        return f", {speed_up:.1f} times as fast as float in a few runs here"
+    slower = f"slower than float in a few runs here ({speed_up:.2f} times its speed)"
+    return f", {slower}: float or another runtime may serve better"
