@@ -1,4 +1,4 @@
-"""amct_onnx: quantize and prune ONNX models after export."""
+"""amct_onnx: quantize, prune and thin out ONNX models after export."""
 
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from amct_onnx.api import (
     PruneReport,
     PruneResult,
     Report,
+    SparsifyReport,
+    SparsifyResult,
     apply,
     check_deploy,
     inspect,
@@ -21,7 +23,9 @@ from amct_onnx.api import (
     resolve_config,
     resolve_prune_config,
     restore_pruned,
+    restore_sparse,
     save_calibration,
+    sparsify,
 )
 from amct_onnx.api.drop_in import (
     amct_session_options,
@@ -83,6 +87,8 @@ __all__ = [
     "QuantConfig",
     "RecordError",
     "Report",
+    "SparsifyReport",
+    "SparsifyResult",
     "UsageError",
     "WeightAlgorithm",
     "apply",
@@ -100,7 +106,9 @@ __all__ = [
     "resolve_prune_config",
     "restore_prune_retrain_model",
     "restore_pruned",
+    "restore_sparse",
     "save_calibration",
     "save_model",
     "save_prune_retrain_model",
+    "sparsify",
 ]

@@ -10,6 +10,8 @@ from amct_onnx.api.prune import prune, restore_pruned
 from amct_onnx.api.prune_config import resolve_prune_config
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.result import CompressionResult, InputSummary, LayerSummary, Report, SavedFiles, TrialResult
+from amct_onnx.api.sparse_result import SparseSummary, SparsifyReport, SparsifyResult
+from amct_onnx.api.sparsify import restore_sparse, sparsify
 
 __all__ = [
     "Calibration",
@@ -23,6 +25,9 @@ __all__ = [
     "PruneResult",
     "Report",
     "SavedFiles",
+    "SparseSummary",
+    "SparsifyReport",
+    "SparsifyResult",
     "TrialResult",
     "apply",
     "check_deploy",
@@ -34,5 +39,7 @@ __all__ = [
     "resolve_config",
     "resolve_prune_config",
     "restore_pruned",
+    "restore_sparse",
     "save_calibration",
+    "sparsify",
 ]

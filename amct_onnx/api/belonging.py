@@ -30,9 +30,13 @@ def check_belongs(
     where = f"{plan.source}: " if isinstance(plan, LoadedRecord) else ""
     if header is None:
         return [f"the {what} carries no header of ours: its weights are taken as recomputable from this model"]
+    if header.weights is WeightState.MODIFIED and header.modified_sha256 == digest(proto, base_dir):
+        return []
     if header.weights is WeightState.MODIFIED:
         raise RecordError(
-            f"{where}the {what} says its weights were modified; apply it to the *_modified_model.onnx written beside it"
+            f"{where}the {what} says that weights were modified when it was made, and no {what} holds these; apply "
+            "it to the model written beside it (*_modified_model.onnx, *_sparse_model.onnx), or where it has "
+            "prune_records take the structure alone (--structure-only)"
         )
     if header.source_sha256 is not None and header.source_sha256 != digest(proto, base_dir):
         raise RecordError(

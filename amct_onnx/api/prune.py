@@ -31,7 +31,7 @@ from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.prune_check import check_runs
-from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, pruning_notes
+from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
@@ -121,7 +121,7 @@ def prune(
         notes = source.notes
         if config is not None:
             resolved = configure_pruning(source.proto, base_dir, source.shapes, config)
-            options, notes = prune_options(resolved, chosen), (*notes, *pruning_notes(resolved))
+            options, notes = prune_options(resolved, chosen), (*notes, *retrain_notes(resolved, channels=True))
         result = _pruned(source, options, given, recover=recover)
         is_run = check_runs(result.model, whole, base_dir, source.feed)
         trials = try_pruned(whole, base_dir, result.model, source.samples if trial else ())

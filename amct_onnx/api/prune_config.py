@@ -56,19 +56,27 @@ def configure_pruning(
     return request
 
 
-def pruning_notes(config: RetrainConfig) -> tuple[str, ...]:
-    """What a report should say of a config: its warnings, and what of it is not done."""
-    return tuple(_notes(config))
+def retrain_notes(config: RetrainConfig, *, channels: bool = False, weights: bool = False) -> tuple[str, ...]:
+    """What a report should say of a config: its warnings, and what of it is not done here.
+
+    Args:
+        config: the config.
+        channels: whether channels are pruned here.
+        weights: whether weights are thinned out here.
+    """
+    return tuple(_notes(config, channels=channels, weights=weights))
 
 
-def _notes(config: RetrainConfig) -> Iterator[str]:
+def _notes(config: RetrainConfig, *, channels: bool, weights: bool) -> Iterator[str]:
     yield from (f"{config.source}, {finding}" for finding in config.warnings)
-    if sparse := config.sparse():
-        yield f"{config.source}: 4:2 sparsity of {_layers(sparse)} is not applied yet; weights stay as they are"
+    if not channels and (pruned := config.with_pruning()):
+        yield f"{config.source}: the channels of {_layers(pruned)} are not pruned here; `amct_onnx prune` does that"
+    if not weights and (sparse := config.sparse()):
+        yield f"{config.source}: {_layers(sparse)} is not thinned out 4:2 here; `amct_onnx sparsify` does that"
     if quantized := config.quantized():
-        yield f"{config.source}: quantization of {_layers(quantized)} is not applied; quantize the pruned model"
+        yield f"{config.source}: {_layers(quantized)} is not quantized here; quantize the result"
 
 
 def _layers(names: Mapping[str, object] | Sequence[str]) -> str:
     first = next(iter(names))
-    return f"'{first}'" if len(names) == 1 else f"{len(names)} layers, first '{first}',"
+    return f"'{first}'" if len(names) == 1 else f"each of {len(names)} layers, like '{first}',"

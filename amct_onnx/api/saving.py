@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import ExternalNaming
 from amct_onnx.rewrite import OutputForm
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_NAME = 255
 # What a writer puts around a name while it writes, and behind it for external weights.
@@ -44,6 +47,13 @@ def prefixed_paths(prefix: str | Path, endings: Mapping[str, str]) -> dict[str, 
     if "\0" in text or longest > _LONGEST_NAME:
         raise UsageError(f"output prefix {text!r} cannot begin a file name; choose a shorter or plainer one")
     return paths
+
+
+def note_replaced(paths: Iterable[Path]) -> None:
+    """Log which files of an earlier run are about to be replaced."""
+    replaced = [path.name for path in paths if path.exists()]
+    if replaced:
+        logger.warning("replacing earlier outputs: %s", ", ".join(replaced))
 
 
 def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:

@@ -57,13 +57,13 @@ def try_models(
 
 
 def try_pruned(
-    proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed]
+    proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed], *, name: str = "pruned"
 ) -> tuple[TrialResult, ...]:
-    """The same of a pruned model, whose speed is compared, too."""
+    """The same of a model whose structure was compressed, called `name`; its speed is compared, too."""
     if not samples or not _fits(built):
         return ()
     session = open_session(proto, base_dir=base_dir)
-    return (_try("pruned", built, tensor_outputs(session), samples, _results(session, samples), beside=session),)
+    return (_try(name, built, tensor_outputs(session), samples, _results(session, samples), beside=session),)
 
 
 def _results(session: InferenceSession, samples: Sequence[Feed]) -> list[list[Array]]:

@@ -7,7 +7,7 @@ import argparse
 from amct_onnx.api import apply
 from amct_onnx.api.compress import sibling_tensors
 from amct_onnx.api.saving import check_outputs, output_paths
-from amct_onnx.cli import prune
+from amct_onnx.cli import prune, sparsify
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.cli.quantize import parse_forms
@@ -23,8 +23,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Rewrite by a plan, save, report."""
     loaded = load_record(arguments.record, strict=arguments.strict)
     if loaded.record.prunes_only:
-        refuse_flags(arguments, _OF_QUANTIZING, f"concerns quantizing, and {arguments.record} prunes")
-        return prune.run_restore(arguments, console, loaded)
+        refuse_flags(arguments, _OF_QUANTIZING, f"concerns quantizing, and {arguments.record} does not quantize")
+        restore = sparsify.run_restore if loaded.record.thins_only else prune.run_restore
+        return restore(arguments, console, loaded)
     refuse_flags(arguments, _OF_PRUNING, f"concerns pruning, and {arguments.record} quantizes")
     forms = parse_forms(arguments.format)
     plan = [arguments.record, arguments.tensors or sibling_tensors(arguments.record)]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.api.prune_config import pruning_notes, resolve_prune_config
+from amct_onnx.api.prune_config import resolve_prune_config, retrain_notes
 from amct_onnx.cli.console import Console
 from amct_onnx.config.retrain import LayerRetrain, RetrainConfig, parse_retrain_request
 
@@ -24,7 +24,7 @@ def show_retrain(
     console.table(headers, [_row(name, layer) for name, layer in config.layers.items()])
     pruned = sum(layer.pruning is not None for layer in config.layers.values())
     console.say(f"{pruned} of {len(config.layers)} layers are to be pruned")
-    for note in pruning_notes(config):
+    for note in retrain_notes(config, channels=True, weights=True):
         console.say(f"warning: {note}")
 
 
@@ -45,7 +45,7 @@ def pruning_text(layer: LayerRetrain) -> str:
         aligned = ", a multiple of 16 stays" if layer.pruning.ascend_optimized else ""
         return f"{layer.pruning.ratio:g}{aligned}"
     if layer.sparsity is not None:
-        return f"4:2 sparsity ({layer.sparsity.n_out_of_m}, every {layer.sparsity.update_freq} batches), not applied"
+        return f"4:2 sparsity ({layer.sparsity.n_out_of_m}, chosen once)"
     return f"no: {layer.why_whole}"
 
 
@@ -69,7 +69,7 @@ def as_data(config: RetrainConfig) -> dict[str, Any]:
     return {
         "settings": {"batch_num": config.batch_num, "force_fp16_quant": config.force_fp16_quant},
         "layers": [_layer_data(name, layer) for name, layer in config.layers.items()],
-        "warnings": list(pruning_notes(config)),
+        "warnings": list(retrain_notes(config, channels=True, weights=True)),
     }
 
 

@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from amct_onnx import __version__
 from amct_onnx.analyse.pruning.options import Importance
-from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, prune, quantize, record
+from amct_onnx.analyse.sparsity.options import Selection
+from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, prune, quantize, record, sparsify
 from amct_onnx.cli.data_flags import add_data_flags
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -46,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_quantize(commands, common)
     _add_apply(commands, common)
     _add_prune(commands, common)
+    _add_sparsify(commands, common)
     _add_inspect(commands, common)
     _add_check_deploy(commands, common)
     _add_record(commands, common)
@@ -259,6 +261,36 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     add_data_flags(parser)
     _add_json(parser)
     parser.set_defaults(run=prune.run)
+
+
+def _add_sparsify(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser("sparsify", parents=[common], help="set two of every four weights to zero")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the float model (.onnx)")
+    _add_output(parser)
+    parser.add_argument(
+        "--data",
+        metavar="PATH",
+        help="sample data, as for quantize: the weights that stay are chosen by it, and make up for the others",
+    )
+    parser.add_argument(
+        "--selection",
+        choices=[selection.value for selection in Selection],
+        help="which weights stay: the largest (l1, the default), or those whose loss the others make up for best "
+        "(compensated, with --data the default)",
+    )
+    _add_trial(parser)
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="an AMCT retrain config (.cfg) with an n_out_of_m_pruner; takes the place of --skip",
+    )
+    parser.add_argument(
+        "--skip", action="append", default=[], metavar="NAME", help="leave this layer as it is (repeatable)"
+    )
+    add_data_flags(parser)
+    _add_json(parser)
+    parser.set_defaults(run=sparsify.run)
 
 
 def _add_input_shape(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,11 @@ class WeightState(Enum):
     RECOMPUTABLE = "recomputable"
     MODIFIED = "modified"
 
+    @property
+    def is_modified(self) -> bool:
+        """Whether a modified model holds them."""
+        return self is WeightState.MODIFIED
+
 
 @dataclass(frozen=True)
 class RecordHeader:
@@ -33,6 +38,7 @@ class RecordHeader:
         weights: where the plan's weights come from.
         runs: calibration runs done, and runs asked for; None for a record that no loop of runs is writing.
         faults: what went wrong in those runs.
+        modified_sha256: of the modified model that holds the weights; None where it is not noted.
     """
 
     format_version: int = FORMAT_VERSION
@@ -40,6 +46,7 @@ class RecordHeader:
     weights: WeightState = WeightState.RECOMPUTABLE
     runs: tuple[int, int] | None = None
     faults: tuple[str, ...] = ()
+    modified_sha256: str | None = None
 
 
 def format_header(header: RecordHeader) -> str:
@@ -48,6 +55,8 @@ def format_header(header: RecordHeader) -> str:
     if header.source_sha256 is not None:
         lines.append(f"# source sha256: {header.source_sha256}")
     lines.append(f"# weights: {header.weights.value}")
+    if header.modified_sha256 is not None:
+        lines.append(f"# modified sha256: {header.modified_sha256}")
     if header.runs is not None:
         lines.append(f"# calibration: {header.runs[0]} of {header.runs[1]} runs")
     lines += [f"# fault: {' '.join(fault.split())}" for fault in header.faults]
@@ -63,16 +72,16 @@ def parse_header(source: Source) -> RecordHeader | None:
     version = next((int(mark[1]) for _, line in comments if (mark := _MARK.fullmatch(line))), None)
     if version is None:
         return None
-    sha256: str | None = None
+    sha256: dict[str, str] = {}
     weights = WeightState.RECOMPUTABLE
     runs: tuple[int, int] | None = None
     faults: list[str] = []
     for number, line in comments:
         name, _, value = (part.strip() for part in line.partition(":"))
-        if name == "source sha256":
-            sha256 = value
+        if name in ("source sha256", "modified sha256"):
+            sha256[name] = value
             if not _SHA256.fullmatch(value):
-                raise TextError("source sha256 takes 64 hexadecimal digits", line=number, column=1)
+                raise TextError(f"{name} takes 64 hexadecimal digits", line=number, column=1)
         elif name == "weights":
             if value not in {state.value for state in WeightState}:
                 raise TextError(f'weights is recomputable or modified, not "{value}"', line=number, column=1)
@@ -87,7 +96,8 @@ def parse_header(source: Source) -> RecordHeader | None:
     if version > FORMAT_VERSION:
         message = f"the record has format {version}, this amct_onnx reads up to {FORMAT_VERSION}; install a newer one"
         raise TextError(message, line=1, column=1)
-    return RecordHeader(version, sha256, weights, runs, tuple(faults))
+    own, modified = sha256.get("source sha256"), sha256.get("modified sha256")
+    return RecordHeader(version, own, weights, runs, tuple(faults), modified)
 
 
 def _leading_comments(text: str) -> Iterator[tuple[int, str]]:

@@ -25,8 +25,13 @@ class Record:
 
     @property
     def prunes_only(self) -> bool:
-        """Whether channels go and nothing is quantized."""
-        return any(entry.producers for entry in self.prune) and not self.layers
+        """Whether channels or weights go and nothing is quantized."""
+        return bool(self.prune) and not self.layers
+
+    @property
+    def thins_only(self) -> bool:
+        """Whether weights go and nothing else happens."""
+        return self.prunes_only and not any(entry.producers for entry in self.prune)
 
     @property
     def is_fitted(self) -> bool:

@@ -42,6 +42,7 @@ FACTS = RetrainFacts(
     nodes={"conv1": "Conv", "relu": "Relu"},
     layer_types=("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "LSTM"),
     prunable_types=("Conv", "ConvTranspose", "Gemm", "MatMul"),
+    sparse_types=("Conv", "ConvTranspose", "Gemm", "MatMul"),
 )
 
 

@@ -22,6 +22,7 @@ FACTS = RetrainFacts(
     },
     layer_types=OPERATORS,
     prunable_types=OPERATORS,
+    sparse_types=OPERATORS,
 )
 
 

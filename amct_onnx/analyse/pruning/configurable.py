@@ -7,6 +7,7 @@ from amct_onnx.config.retrain import RetrainConfig, RetrainFacts, TrainableLayer
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
+from amct_onnx.passes.sparsity.candidates import OPERATORS
 from amct_onnx.rewrite.pruning import Prunable
 
 _PRUNABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
@@ -21,6 +22,7 @@ def retrain_facts(prunable: Prunable) -> RetrainFacts:
         nodes={str(node.name): str(node.op) for node in nodes},
         layer_types=tuple(name for name, spec in OPS.items() if spec.has_record),
         prunable_types=_PRUNABLE,
+        sparse_types=OPERATORS,
     )
 
 
@@ -28,7 +30,7 @@ def prune_options(config: RetrainConfig, importance: Importance) -> PruneOptions
     """The choices of a config for pruning channels; raises :class:`ConfigError` where it prunes no layer's."""
     layers = {name: LayerPruning(of.ratio, of.ascend_optimized) for name, of in config.pruned().items()}
     skip = {name: f"{layer.skipped}, skips '{name}'" for name, layer in config.layers.items() if layer.skipped}
-    sparse = {name: f"'{name}' is to be thinned out 4:2 instead, which is not done yet" for name in config.sparse()}
+    sparse = {name: f"'{name}' is to be thinned out 4:2 instead" for name in config.sparse()}
     return PruneOptions(layers=layers, skip={**skip, **sparse}, importance=importance)
 
 

@@ -6,9 +6,10 @@ fitted before it, really feeds it. No labels are needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ from amct_onnx.graph.weights import Array
 
 MOST_STAGES = 16
 """Walks over the data; layers of one walk do not see each other's fit."""
+
+
+LayerFit: TypeAlias = Callable[[Model, Node, Sequence[Moments], Matrix], bool]
+"""Gives a layer other weights, from what it was fed and its weight [groups, results, columns]; whether it could."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,17 @@ def refit(
     base_dir: Path | None,
     given: PruneData,
     *,
-    ridge: float = RIDGE,
+    fit: LayerFit | None = None,
 ) -> dict[str, Evidence]:
-    """Fit layers of a pruned model to the float model, in place.
+    """Fit layers of a compressed model to the float model, in place.
 
     Args:
-        model: the pruned model; its weights and biases change.
+        model: the compressed model; its weights and biases change.
         layers: what to fit, in graph order.
         proto: the float model.
         base_dir: folder of its external weights.
         given: the data.
-        ridge: how strongly a layer stays near its own weights.
+        fit: what becomes of a layer; by default least squares, near its own weights.
 
     Returns:
         Layer -> what it was fed, and whether it was fitted.
@@ -75,7 +80,7 @@ def refit(
         seen = _moments(model, stage, proto, base_dir, given)
         for layer in stage:
             name = str(layer.node.name)
-            is_fitted = _fit(model, layer, seen[name], ridge)
+            is_fitted = _fit(model, layer, seen[name], fit or fit_layer)
             found[name] = evidence(seen[name], is_fitted=is_fitted)
     check_finite(found)
     return found
@@ -114,17 +119,17 @@ def _result(node: Node) -> str:
     return str(node.outputs[0].name)
 
 
-def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], ridge: float) -> bool:
+def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], fit: LayerFit) -> bool:
     view = LayerView(layer.node)
     constant = known_constant(layer.node.inputs[1])
     values = constant_array(constant)
     weight = view.weight(values).astype(np.float64)
     if any(moments.rows < 2 for moments in seen):
         return False
-    return fit_layer(model, layer.node, seen, weight, ridge)
+    return fit(model, layer.node, seen, weight)
 
 
-def fit_layer(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix, ridge: float) -> bool:
+def fit_layer(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix, ridge: float = RIDGE) -> bool:
     """Fit a layer to what it was fed; without a bias where it has no place for one. False when that is not finite.
 
     Args:
@@ -134,10 +139,15 @@ def fit_layer(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix,
         weight: what the fit stays near to, [groups, results, columns].
         ridge: how strongly.
     """
-    has_bias = takes_bias(node, weight.shape[0] * weight.shape[1])
-    parts = [moments if has_bias else moments.about_zero for moments in seen]
+    parts = about_its_means(node, seen, weight)
     pairs = [ridge_fit(part, own, ridge) for part, own in zip(parts, weight, strict=True)]
     return set_weights(model, node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+def about_its_means(node: Node, seen: Sequence[Moments], weight: Matrix) -> list[Moments]:
+    """What a layer was fed, about the means where it has a place for a bias, which holds them, or else about zero."""
+    has_bias = takes_bias(node, weight.shape[0] * weight.shape[1])
+    return [moments if has_bias else moments.about_zero for moments in seen]
 
 
 def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Sequence[Matrix]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +131,14 @@ def has_view(node: Node) -> bool:
         weight = resolve_constant(node.inputs[1])
         return weight is not None and not (int(weight.shape[1]) == 1 and int(node.attrs.get("group", 1)) > 1)
     if node.op == "Gemm":
-        return resolve_constant(node.inputs[1]) is not None
+        return resolve_constant(node.inputs[1]) is not None and _is_plain(node)
     weight = resolve_constant(node.inputs[1]) if node.op == "MatMul" else None
     return weight is not None and len(weight.shape) == 2
+
+
+def _is_plain(gemm: Node) -> bool:
+    """Whether a Gemm multiplies nothing by factors of its own, and adds the same to every row."""
+    if gemm.attrs.get("alpha", 1.0) != 1.0 or gemm.attrs.get("beta", 1.0) != 1.0:
+        return False
+    added = resolve_constant(gemm.inputs[2]) if len(gemm.inputs) > 2 and not gemm.inputs[2].is_empty() else None
+    return added is None or math.prod(added.shape[:-1]) == 1

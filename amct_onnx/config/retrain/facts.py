@@ -34,9 +34,11 @@ class RetrainFacts:
         nodes: the operator of every node, by name.
         layer_types: every operator whose layers can be quantized, in this model or in another.
         prunable_types: those among them that can be pruned.
+        sparse_types: those among them whose weights can be thinned out.
     """
 
     layers: Mapping[str, TrainableLayer]
     nodes: Mapping[str, str] = field(default_factory=dict)
     layer_types: tuple[str, ...] = ()
     prunable_types: tuple[str, ...] = ()
+    sparse_types: tuple[str, ...] = ()

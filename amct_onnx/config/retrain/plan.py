@@ -9,6 +9,9 @@ from amct_onnx.config.retrain.options import DataQuant, FilterPruning, Selective
 from amct_onnx.errors import ConfigError
 from amct_onnx.findings import Finding
 
+_SKIP_FEWER = "skip fewer, or override others"
+_NO_PRUNING = "holds no prune_config, neither for all layers nor in an override; add one"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRetrain:
@@ -17,7 +20,7 @@ class LayerRetrain:
     Attributes:
         op_type: its ONNX operator.
         pruning: how its output channels are pruned; None: they stay.
-        sparsity: how its weights are thinned out; None: they stay. Not applied yet.
+        sparsity: how its weights are thinned out; None: they stay.
         skipped: the list that leaves it out of pruning, and its line; empty where none does.
         why_whole: why it is neither pruned nor thinned out; empty where it is.
         data, weight: how training quantizes it; None: it stays float. Not applied yet.
@@ -37,6 +40,13 @@ class LayerRetrain:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     shares: tuple[str, ...] = field(default=(), compare=False)
 
+    @property
+    def why_dense(self) -> str:
+        """Why its weights are not thinned out; empty where they are."""
+        if self.sparsity is not None:
+            return ""
+        return self.why_whole or "its channels are to be pruned instead"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainConfig:
@@ -47,6 +57,7 @@ class RetrainConfig:
         batch_num: number of batches for quantization; not used yet.
         force_fp16_quant: whether scales are rounded to float16; not used yet.
         asks_pruning: whether it has a block that prunes channels, for whatever layer.
+        asks_sparsity: whether it has one that thins weights out.
         source: the file.
         warnings: what reading and resolving found.
     """
@@ -55,6 +66,7 @@ class RetrainConfig:
     batch_num: int = 1
     force_fp16_quant: bool = False
     asks_pruning: bool = True
+    asks_sparsity: bool = False
     source: str = field(default="", compare=False)
     warnings: tuple[Finding, ...] = field(default=(), compare=False)
 
@@ -64,22 +76,47 @@ class RetrainConfig:
         Raises:
             ConfigError: there is none.
         """
-        found = {name: layer.pruning for name, layer in self.layers.items() if layer.pruning is not None}
+        found = self.with_pruning()
         if found:
             return found
         if self.asks_pruning:
-            reasons = dict.fromkeys(layer.why_whole for layer in self.layers.values() if layer.why_whole)
-            why = "; ".join(list(reasons)[:3]) or "the model has no layer"
-            raise ConfigError(f"{self.source} leaves no layer to prune ({why}); skip fewer, or override others")
-        if self.sparse():
+            raise ConfigError(f"{self.source} leaves no layer to prune ({self._reasons()}); {_SKIP_FEWER}")
+        if self.asks_sparsity:
             raise ConfigError(
-                f"{self.source} asks for 4:2 sparsity alone (n_out_of_m_pruner), which is not applied yet; "
+                f"{self.source} asks for 4:2 sparsity alone (n_out_of_m_pruner), which `amct_onnx sparsify` applies; "
                 "add a filter_pruner to prune channels"
             )
-        raise ConfigError(f"{self.source} holds no prune_config, neither for all layers nor in an override; add one")
+        raise ConfigError(f"{self.source} {_NO_PRUNING}")
+
+    def thinned(self) -> dict[str, SelectivePruning]:
+        """The layers whose weights are thinned out.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        found = self.sparse()
+        if found:
+            return found
+        if self.asks_sparsity:
+            raise ConfigError(f"{self.source} leaves no layer to thin out ({self._reasons()}); {_SKIP_FEWER}")
+        if self.asks_pruning:
+            raise ConfigError(
+                f"{self.source} prunes channels alone (filter_pruner), which `amct_onnx prune` applies; "
+                "add an n_out_of_m_pruner to thin weights out 4:2"
+            )
+        raise ConfigError(f"{self.source} {_NO_PRUNING}")
+
+    def with_pruning(self) -> dict[str, FilterPruning]:
+        """The layers whose channels are pruned; maybe none."""
+        return {name: layer.pruning for name, layer in self.layers.items() if layer.pruning is not None}
+
+    def _reasons(self) -> str:
+        """Why layers stay as they are, the first ones."""
+        reasons = dict.fromkeys(layer.why_whole for layer in self.layers.values() if layer.why_whole)
+        return "; ".join(list(reasons)[:3]) or "the model has no layer"
 
     def sparse(self) -> dict[str, SelectivePruning]:
-        """The layers whose weights are thinned out."""
+        """The layers whose weights are thinned out; maybe none."""
         return {name: layer.sparsity for name, layer in self.layers.items() if layer.sparsity is not None}
 
     def quantized(self) -> tuple[str, ...]:

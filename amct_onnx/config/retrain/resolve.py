@@ -39,6 +39,7 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConf
         batch_num=request.batch_num,
         force_fp16_quant=request.force_fp16_quant,
         asks_pruning=any(isinstance(options, FilterPruning) for options in asked),
+        asks_sparsity=any(isinstance(options, SelectivePruning) for options in asked),
         source=request.source,
         warnings=tuple(dict.fromkeys(findings)),
     )
@@ -93,7 +94,9 @@ def _why_whole(layer: TrainableLayer, asked: Asked[Pruning] | None, facts: Retra
         return f"a {layer.op_type} is not pruned"
     if asked is None:
         return "no block prunes it"
-    return layer.stays if isinstance(asked.options, FilterPruning) else ""
+    if isinstance(asked.options, FilterPruning):
+        return layer.stays
+    return "" if layer.op_type in facts.sparse_types else f"a {layer.op_type} is not thinned out 4:2"
 
 
 def _fitting(weight: WeightQuant, layer: TrainableLayer) -> WeightQuant:

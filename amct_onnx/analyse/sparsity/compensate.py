@@ -1,0 +1,119 @@
+"""Thin layers out one after the other on calibration data, each on what the model, thinned out so far, feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from amct_onnx.analyse.pruning.evidence import Evidence
+from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
+from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.pruning.refit import RefitLayer, about_its_means, refit, set_weights
+from amct_onnx.analyse.pruning.rows import LayerView, has_view
+from amct_onnx.analyse.sparsity.surgeon import Columns, settle, thin_out
+from amct_onnx.graph import Model, constant_array
+from amct_onnx.graph.op_table import known_constant
+from amct_onnx.graph.parts import Node
+from amct_onnx.passes.sparsity.candidates import GROUP, SparseLayer
+from amct_onnx.passes.sparsity.mask_weights import Mask
+
+
+@dataclass(frozen=True)
+class Compensated:
+    """What became of the layers.
+
+    Attributes:
+        masks: layer -> its mask, in the shape of its weight; those that data says nothing of are missing.
+        evidence: layer -> what it was fed.
+    """
+
+    masks: Mapping[str, Mask]
+    evidence: Mapping[str, Evidence]
+
+
+def why_not_compensated(layer: SparseLayer) -> str:
+    """Why a layer's other weights cannot make up for those that go; empty where they can."""
+    if len(layer.shares) > 1:
+        return "layers share its weight"
+    if layer.index != 1 or not has_view(layer.node):
+        return f"a {layer.op_type} of this kind is not fitted"
+    return ""
+
+
+def compensate(
+    model: Model, layers: Sequence[SparseLayer], proto: ModelProto, base_dir: Path | None, given: PruneData
+) -> Compensated:
+    """Thin layers out in place, so that their results stay near those of the float model.
+
+    Args:
+        model: the graph; weights and biases change.
+        layers: layers that :func:`why_not_compensated` has nothing against, in graph order.
+        proto: the float model.
+        base_dir: folder of its external weights.
+        given: the data.
+
+    Raises:
+        DataError: no layer is fed anything finite.
+    """
+    masks: dict[str, Mask] = {}
+
+    def fit(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix) -> bool:
+        mask = _thinned(model, node, seen, weight)
+        if mask is not None:
+            masks[str(node.name)] = mask
+        return mask is not None
+
+    found = refit(
+        model, [RefitLayer(layer.node, _all_results(layer)) for layer in layers], proto, base_dir, given, fit=fit
+    )
+    return Compensated(masks, found)
+
+
+def _all_results(layer: SparseLayer) -> NDArray[np.bool_]:
+    view = LayerView(layer.node)
+    weight = view.weight(constant_array(layer.weight))
+    return np.ones(weight.shape[0] * weight.shape[1], np.bool_)
+
+
+def _thinned(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix) -> Mask | None:
+    """Thin out one layer; None where what it was fed does not vary, or its new weights would not be finite."""
+    view = LayerView(node)
+    fours = groups_of_four(node, weight.shape[2])
+    weights: list[Matrix] = []
+    biases: list[Matrix] = []
+    masks: list[NDArray[np.bool_]] = []
+    for part, own in zip(about_its_means(node, seen, weight), weight, strict=True):
+        if not np.trace(part.covariance) > 0:
+            return None
+        best, _ = ridge_fit(part, own, RIDGE)
+        hessian = part.covariance + np.diag(part.penalty(RIDGE))
+        thinned = settle(thin_out(best, hessian, fours), best, hessian)
+        weights.append(thinned.weight)
+        biases.append(part.mean_y - thinned.weight @ part.mean_x)
+        masks.append(thinned.mask)
+    shape = known_constant(node.inputs[1]).shape
+    if not set_weights(model, node, weights, biases):
+        return None
+    return view.stored(np.stack(masks), tuple(int(size) for size in shape))
+
+
+def groups_of_four(node: Node, columns: int) -> list[Columns]:
+    """The columns of one group of a layer, four input channels at the same place of the kernel together.
+
+    Args:
+        node: a layer that can be fitted.
+        columns: how many it has; the places of one channel's kernel follow each other.
+    """
+    shape = known_constant(node.inputs[1]).shape
+    places = int(np.prod(shape[2:], dtype=np.int64)) if node.op == "Conv" else 1
+    channels = np.arange(columns // places)
+    return [
+        channels[begin : begin + GROUP] * places + place
+        for begin in range(0, channels.size, GROUP)
+        for place in range(places)
+    ]

@@ -1,0 +1,106 @@
+"""The outcome of 4:2 sparsity, in memory and on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amct_onnx.api.result import SavedFiles, TrialResult
+from amct_onnx.api.saving import check_outputs, note_replaced, prefixed_paths
+from amct_onnx.graph import BuiltModel, ExternalNaming
+from amct_onnx.graph.files import replacing, write_model
+from amct_onnx.passes.base import Refusal
+from amct_onnx.record import Record, format_record
+
+ENDINGS = {"sparse": "sparse_model.onnx", "record": "record.txt"}
+"""Kind of file -> how its name ends behind the prefix."""
+
+
+@dataclass(frozen=True)
+class SparseSummary:
+    """One layer in the report.
+
+    Attributes:
+        name: the layer.
+        op_type: its ONNX operator.
+        weights: how many weights it has.
+        zeros: how many of them are zero.
+        is_compensated: whether the others make up for those that went.
+        reason: why they do not, where they were to; empty elsewhere.
+    """
+
+    name: str
+    op_type: str
+    weights: int
+    zeros: int
+    is_compensated: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SparsifyReport:
+    """What was done.
+
+    Attributes:
+        layers: the layers that were thinned out, in graph order.
+        refusals: the others, and why.
+        notes: what a user should know.
+        trials: how the sparse model did beside the float model.
+    """
+
+    layers: tuple[SparseSummary, ...]
+    refusals: tuple[Refusal, ...]
+    notes: tuple[str, ...] = ()
+    trials: tuple[TrialResult, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SparsifyResult:
+    """A sparse model and its record, in memory.
+
+    Attributes:
+        record: the masks.
+        model: the sparse model.
+        report: what was done.
+        source: files that a save must not overwrite.
+    """
+
+    record: Record
+    model: BuiltModel
+    report: SparsifyReport
+    source: tuple[Path, ...] = field(default=(), repr=False)
+
+    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> SavedFiles:
+        """Write ``PREFIX_sparse_model.onnx`` and ``PREFIX_record.txt``: both files, or nothing.
+
+        Args:
+            prefix: folder and beginning of the file names; folders are made.
+            protect: further files that must not be overwritten.
+            keep: the record that this result was made from, which is left as it is where it bears that name.
+
+        Returns:
+            Kind (``sparse``, ``record``) -> path.
+
+        Raises:
+            UsageError: an output would overwrite an input, or the folder cannot be written to.
+        """
+        paths = prefixed_paths(prefix, ENDINGS)
+        kept = {path.resolve() for path in keep}
+        written = {kind: path for kind, path in paths.items() if not (kind == "record" and path.resolve() in kept)}
+        check_outputs(written, [*protect, *keep, *self.source])
+        note_replaced(written.values())
+        saved = SavedFiles(paths)
+        with ExitStack() as staged:
+            _, *weights = write_model(self.model, written["sparse"], ExternalNaming.ONE_FILE, staged=staged)
+            if weights:
+                saved.weights["sparse"] = tuple(weights)
+            if "record" in written:
+                staged.enter_context(replacing(written["record"])).write_bytes(format_record(self.record).encode())
+        return saved

@@ -1,0 +1,151 @@
+"""Thin out a model 4:2: of every four weights along the input channels two become zero."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from amct_onnx.analyse.planner import check_names
+from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.sparsity.options import Selection
+from amct_onnx.analyse.walk import Progress
+from amct_onnx.api.assemble import plain_record
+from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api.given import walkable
+from amct_onnx.api.prune_check import check_runs
+from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
+from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
+from amct_onnx.api.source import Source, blaming_illegal_models, source_files
+from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
+from amct_onnx.api.thin_out import ThinModel, masked_model, thin_out_model
+from amct_onnx.api.trial import try_pruned
+from amct_onnx.errors import ArgumentError, RecordError
+from amct_onnx.graph import digest, import_model, name_nodes
+from amct_onnx.graph.functions import inline_layer_functions
+from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
+from amct_onnx.rewrite.sparsity import mask_records, masks_of_records, open_sparsifiable
+
+
+def sparsify(
+    model: Source,
+    data: Any = None,
+    *,
+    selection: Selection | str | None = None,
+    skip: Collection[str] = (),
+    config: PruneConfigSource | None = None,
+    trial: bool = True,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
+) -> SparsifyResult:
+    """Set two of every four weights along the input channels to zero.
+
+    Args:
+        model: path of an ONNX file, or a ModelProto (not changed).
+        data: calibration feeds as for :func:`amct_onnx.quantize`, which can be walked several times.
+        selection: which weights stay: ``l1``, the largest (without data the default), or ``compensated``, those whose
+            loss the others make up for best on the data (with data the default); the others change then.
+        skip: layers that stay as they are.
+        config: path of an AMCT retrain config, or one read by :mod:`amct_onnx.config.retrain`; takes the place of
+            `skip`.
+        trial: with data, run the sparse model beside the float model on the first feeds.
+        input_shapes: input -> sizes to take for the free ones where there is no data to run the model on.
+        progress: wraps the iterator of feeds of every walk over the data.
+
+    Raises:
+        AmctError: see :mod:`amct_onnx.errors`.
+    """
+    names = (skip,) if isinstance(skip, str) else tuple(skip)
+    if config is not None:
+        refuse_beside_config({"skip": names})
+    chosen = _selection(selection, data)
+    given = PruneData(walkable(data, "thinning out"), progress=progress)
+    whole, base_dir = load_float(model)
+    with blaming_illegal_models(whole, base_dir):
+        source = prune_source(whole, base_dir, data=given.data, input_shapes=input_shapes)
+        _check_names(source.proto, base_dir, names)
+        left, notes = dict.fromkeys(names, "it is skipped on request"), source.notes
+        if config is not None:
+            left, said = _left(source, config)
+            notes = (*notes, *said)
+        thin = thin_out_model(source.proto, base_dir, left, chosen, given)
+        is_run = check_runs(thin.built, whole, base_dir, source.feed)
+        samples = source.samples if trial else ()
+        trials = try_pruned(whole, base_dir, thin.built, samples, name="sparse")
+        record = _record(thin, whole, base_dir)
+    notes = (*notes, *thin.notes, *(() if is_run else (_NOT_RUN,)))
+    report = SparsifyReport(thin.summaries, thin.refusals, notes, trials)
+    read = [Path(config)] if isinstance(config, str | os.PathLike) else []
+    return SparsifyResult(record, thin.built, report, (*source_files(model, whole, base_dir), *read))
+
+
+_NOT_RUN = "the float model does not run on random values, so the sparse model was not run either; give data"
+
+
+def restore_sparse(
+    model: Source, record: str | os.PathLike[str] | Record | LoadedRecord, *, structure_only: bool = False
+) -> SparsifyResult:
+    """Set the weights of a model to zero that the masks of a record do not keep.
+
+    Args:
+        model: the model the record was made for, or the sparse model that was written beside it; with
+            `structure_only` any of the same structure.
+        record: path of the record file, or a record.
+        structure_only: take the record for a model with other weights, too.
+
+    Raises:
+        RecordError: the record cannot be read, breaks a rule, or does not fit the model.
+    """
+    loaded = record if isinstance(record, Record | LoadedRecord) else load_record(record)
+    plain = plain_record(loaded)
+    source = loaded.source if isinstance(loaded, LoadedRecord) else "record"
+    if not any(entry.selective_prune for entry in plain.prune):
+        raise RecordError(f"{source}: it holds no prune_record with selective_prune, so there is nothing to thin out")
+    whole, base_dir = load_float(model)
+    notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
+    with blaming_illegal_models(whole, base_dir):
+        opened = open_sparsifiable(inline_layer_functions(whole, base_dir), base_dir)
+        masks, said = masks_of_records(opened, plain.prune, source)
+        thin = masked_model(opened, masks)
+    report = SparsifyReport(thin.summaries, thin.refusals, (*notes, *said))
+    read = [Path(record)] if isinstance(record, str | os.PathLike) else []
+    return SparsifyResult(plain, thin.built, report, (*source_files(model, whole, base_dir), *read))
+
+
+def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record:
+    header = RecordHeader(source_sha256=digest(whole, base_dir), weights=thin.state)
+    if thin.state.is_modified:
+        header = replace(header, modified_sha256=digest(thin.built.to_proto(), None))
+    return Record(prune=mask_records(thin.masks), header=header)
+
+
+def _selection(wanted: Selection | str | None, data: Any) -> Selection:
+    if wanted is None:
+        return Selection.L1 if data is None else Selection.COMPENSATED
+    try:
+        chosen = Selection(wanted)
+    except ValueError:
+        known = ", ".join(kind.value for kind in Selection)
+        raise ArgumentError(f"{{selection}}: '{{value}}' is unknown; choose from {known}", value=wanted) from None
+    if chosen is not Selection.L1 and data is None:
+        raise ArgumentError(f"{{selection}} {chosen.value} chooses by {{data}}; give {{data}}, or choose l1")
+    return chosen
+
+
+def _left(source: PruneSource, config: PruneConfigSource) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The layers that a config does not thin out, each with the reason, and what a report should say of it."""
+    resolved = configure_pruning(source.proto, source.base_dir, source.shapes, config)
+    resolved.thinned()
+    left = {name: layer.why_dense for name, layer in resolved.layers.items() if layer.sparsity is None}
+    return left, retrain_notes(resolved, weights=True)
+
+
+def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
+    model = import_model(proto, base_dir)
+    name_nodes(model)
+    check_names(model, names, "skip")

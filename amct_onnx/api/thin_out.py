@@ -1,0 +1,121 @@
+"""The work of 4:2 sparsity: from a model to the sparse model, its masks, and what to say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from amct_onnx.analyse.pruning.evidence import data_notes
+from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.sparsity.compensate import compensate, why_not_compensated
+from amct_onnx.analyse.sparsity.options import Selection
+from amct_onnx.api.sparse_result import SparseSummary
+from amct_onnx.errors import NothingToCompressError
+from amct_onnx.graph import BuiltModel, build, constant_array
+from amct_onnx.graph.op_table import known_constant
+from amct_onnx.passes.base import Refusal
+from amct_onnx.passes.drop_dead import DropDeadConstants
+from amct_onnx.passes.sparsity.candidates import SparseLayer
+from amct_onnx.passes.sparsity.mask_weights import Mask, MaskWeights
+from amct_onnx.record import WeightState
+from amct_onnx.rewrite.sparsity import Sparsifiable, magnitude_masks, open_sparsifiable
+
+_NO_LAYER = "it has no Conv, ConvTranspose, Gemm or MatMul"
+_UNFED = "it was fed nothing that varies"
+
+
+@dataclass(frozen=True, eq=False)
+class ThinModel:
+    """A sparse model.
+
+    Attributes:
+        built: the model.
+        masks: layer -> its mask, in the shape of its weight.
+        summaries: the layers.
+        refusals: the others, and why.
+        notes: what a report should say of the data.
+    """
+
+    built: BuiltModel
+    masks: Mapping[str, Mask]
+    summaries: tuple[SparseSummary, ...]
+    refusals: tuple[Refusal, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> WeightState:
+        """Whether the weights that stay changed."""
+        changed = any(summary.is_compensated for summary in self.summaries)
+        return WeightState.MODIFIED if changed else WeightState.RECOMPUTABLE
+
+
+def thin_out_model(
+    proto: ModelProto, base_dir: Path | None, left: Mapping[str, str], selection: Selection, given: PruneData
+) -> ThinModel:
+    """Thin out every layer that can be.
+
+    Args:
+        proto: the model, its functions with layers inlined; not changed.
+        base_dir: folder of its external weights.
+        left: layers to leave as they are -> why.
+        selection: which weights stay.
+        given: the data, for all selections but that by size.
+
+    Raises:
+        NothingToCompressError: no layer can be thinned out.
+        DataError: no layer is fed anything finite.
+    """
+    opened = open_sparsifiable(proto, base_dir, left)
+    if not opened.layers:
+        raise NothingToCompressError(f"no layer of the model can be thinned out; {_reasons(opened.refusals)}")
+    reasons: dict[str, str] = {}
+    masks: dict[str, Mask] = {}
+    notes: tuple[str, ...] = ()
+    if selection is Selection.COMPENSATED:
+        reasons = {name: why for name, layer in opened.layers.items() if (why := why_not_compensated(layer))}
+        _mask(opened, masks, reasons)
+        rest = [layer for name, layer in opened.layers.items() if name not in reasons]
+        found = compensate(opened.model, rest, proto, base_dir, given)
+        masks.update(found.masks)
+        reasons.update({layer.name: _UNFED for layer in rest if layer.name not in found.masks})
+        notes = tuple(data_notes(found.evidence))
+    compensated = set(masks) - set(reasons)
+    _mask(opened, masks, [name for name in opened.layers if name not in masks])
+    DropDeadConstants().run(opened.model)
+    in_order = {name: masks[name] for name in opened.layers}
+    summaries = tuple(_summary(layer, compensated, reasons) for layer in opened.layers.values())
+    return ThinModel(build(opened.model), in_order, summaries, opened.refusals, notes)
+
+
+def masked_model(opened: Sparsifiable, masks: Mapping[str, Mask]) -> ThinModel:
+    """The model with given masks; `opened` is used up."""
+    MaskWeights(tuple(opened.layers.values()), masks).run(opened.model)
+    DropDeadConstants().run(opened.model)
+    layers = [layer for name, layer in opened.layers.items() if name in masks]
+    left = [layer for name, layer in opened.layers.items() if name not in masks]
+    unsaid = tuple(Refusal(layer.name, layer.op_type, "the record has no mask for it") for layer in left)
+    summaries = tuple(_summary(layer, (), {}) for layer in layers)
+    return ThinModel(build(opened.model), masks, summaries, (*opened.refusals, *unsaid))
+
+
+def _mask(opened: Sparsifiable, masks: dict[str, Mask], names: Sequence[str] | Mapping[str, str]) -> None:
+    """Let the largest weights of some layers stay."""
+    layers = [opened.layers[name] for name in names]
+    masks.update(magnitude_masks(layers))
+    MaskWeights(layers, masks).run(opened.model)
+
+
+def _summary(layer: SparseLayer, compensated: set[str] | tuple[()], reasons: Mapping[str, str]) -> SparseSummary:
+    weight = constant_array(known_constant(layer.node.inputs[layer.index]))
+    zeros = int(weight.size - np.count_nonzero(weight))
+    return SparseSummary(
+        layer.name, layer.op_type, int(weight.size), zeros, layer.name in compensated, reasons.get(layer.name, "")
+    )
+
+
+def _reasons(refusals: Sequence[Refusal]) -> str:
+    return "; ".join(f"'{refusal.node}': {refusal.reason}" for refusal in refusals[:3]) or _NO_LAYER

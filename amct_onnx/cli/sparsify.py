@@ -1,0 +1,81 @@
+"""``amct_onnx sparsify``, and what ``apply`` says of masks."""
+
+from __future__ import annotations
+
+import argparse
+
+from amct_onnx.analyse.input_shapes import parse_input_shape
+from amct_onnx.api import SparsifyResult, restore_sparse, sparsify
+from amct_onnx.api.result import SavedFiles
+from amct_onnx.api.saving import check_outputs, prefixed_paths
+from amct_onnx.api.sparse_result import ENDINGS
+from amct_onnx.cli.console import Console
+from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
+from amct_onnx.cli.report import finite, show_files
+from amct_onnx.cli.trials import check_trials, show_trials
+from amct_onnx.cli.words import few
+from amct_onnx.errors import UsageError
+from amct_onnx.record import LoadedRecord
+
+_NEEDING_DATA = ("data_types", *IMAGE_FLAGS, "check_snr", "no_trial")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Choose weights, set the others to zero, save, report."""
+    feeds = feeds_from(arguments, needing=_NEEDING_DATA)
+    inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
+    check_outputs(prefixed_paths(arguments.output, ENDINGS), [arguments.model, *inputs])
+    if arguments.check_snr is not None and arguments.no_trial:
+        raise UsageError("--check-snr: nothing is tried with --no-trial; drop one of them")
+    shapes = parse_input_shape(arguments.input_shape) if arguments.input_shape and not feeds else None
+    result = sparsify(
+        arguments.model,
+        feeds,
+        selection=arguments.selection,
+        skip=arguments.skip,
+        config=arguments.config,
+        trial=not arguments.no_trial,
+        input_shapes=shapes,
+        progress=console.progress("thinning out", len(feeds)) if feeds else None,
+    )
+    _show(console, result, result.save(arguments.output, protect=inputs))
+    if not feeds:
+        console.say("not tried beside the float model: that takes --data")
+    return check_trials(console, result.report.trials, arguments.check_snr)
+
+
+def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedRecord) -> int:
+    """Thin out what a record names."""
+    paths = prefixed_paths(arguments.output, ENDINGS)
+    check_outputs({"sparse": paths["sparse"]}, [arguments.model, arguments.record])
+    result = restore_sparse(arguments.model, record, structure_only=bool(arguments.structure_only))
+    _show(console, result, result.save(arguments.output, keep=[arguments.record]))
+    return 0
+
+
+def _show(console: Console, result: SparsifyResult, paths: SavedFiles) -> None:
+    """Tell what became zero, what could not, and which files were written."""
+    report = result.report
+    weights, zeros = (sum(getattr(layer, name) for layer in report.layers) for name in ("weights", "zeros"))
+    console.say(f"thinned out {len(report.layers)} layers: {zeros:,} of their {weights:,} weights are zero")
+    compensated = [layer.name for layer in report.layers if layer.is_compensated]
+    if compensated:
+        console.say(f"the other weights of {len(compensated)} layers make up for those that went")
+    _show_reasons(console, "by size alone", {layer.name: layer.reason for layer in report.layers if layer.reason})
+    _show_reasons(console, "left as they are", {one.node: one.reason for one in report.refusals})
+    show_trials(console, report.trials)
+    for note in report.notes:
+        console.say(f"note: {note}")
+    show_files(console, paths)
+    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
+
+
+def _show_reasons(console: Console, what: str, reasons: dict[str, str]) -> None:
+    if not reasons:
+        return
+    console.say(f"{what} ({len(reasons)} layers):")
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        console.say(f"  {few(names)}: {reason}")
