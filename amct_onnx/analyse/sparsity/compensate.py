@@ -15,7 +15,7 @@ from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.refit import RefitLayer, about_its_means, refit, set_weights
 from amct_onnx.analyse.pruning.rows import LayerView, has_view
-from amct_onnx.analyse.sparsity.surgeon import Columns, settle, thin_out
+from amct_onnx.analyse.sparsity.surgeon import Columns, thin_out
 from amct_onnx.graph import Model, constant_array
 from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.parts import Node
@@ -92,7 +92,7 @@ def _thinned(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix) 
             return None
         best, _ = ridge_fit(part, own, RIDGE)
         hessian = part.covariance + np.diag(part.penalty(RIDGE))
-        thinned = settle(thin_out(best, hessian, fours), best, hessian)
+        thinned = thin_out(best, hessian, fours)
         weights.append(thinned.weight)
         biases.append(part.mean_y - thinned.weight @ part.mean_x)
         masks.append(thinned.mask)

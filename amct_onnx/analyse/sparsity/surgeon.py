@@ -39,19 +39,44 @@ class Thinned:
 def thin_out(weight: Matrix, hessian: Matrix, fours: Sequence[Columns]) -> Thinned:
     """Two of four weights of every row go, and the others make up for them.
 
+    Groups are taken in several orders, and weights by what each alone costs, too; of every row the best choice stays.
+
     Args:
         weight: [results, columns], of least error.
         hessian: [columns, columns], positive definite.
         fours: the columns of every group; all columns stand in one.
     """
-    order = _by_energy(hessian, fours)
-    upper = _upper_factor(hessian[np.ix_(order, order)])
+    energy = np.array([np.diag(hessian)[columns].sum() for columns in fours])
+    order = np.argsort(-energy, kind="stable")
+    inverse = np.linalg.inv(hessian)
+    inverse = (inverse + inverse.T) / 2
+    first = settle(take_in_turn(weight, inverse, [fours[place] for place in order]), weight, hessian)
+    if _work(first) > _MOST_WORK / 4:
+        return first
+    others = [
+        take_in_turn(weight, inverse, [fours[place] for place in order[::-1]]),
+        _cheapest_alone(weight, inverse, fours),
+    ]
+    return _best_rows([first, *(settle(other, weight, hessian) for other in others)], weight, hessian)
+
+
+def take_in_turn(weight: Matrix, inverse: Matrix, fours: Sequence[Columns]) -> Thinned:
+    """One group after the other loses the weights that cost least, and what is not settled yet makes up for them.
+
+    Args:
+        weight: [results, columns], of least error.
+        inverse: of the hessian.
+        fours: the columns of every group, in the order in which they are taken.
+    """
+    order = np.concatenate(fours)
+    # Of H^-1 = U^T U the block of rows and columns from any place on is that of what is left.
+    upper = np.linalg.cholesky(inverse[np.ix_(order, order)]).T
     turned = weight[:, order].copy()
     mask = np.ones(turned.shape, np.bool_)
     begin = 0
-    for size in _sizes(hessian, fours):
-        end = begin + size
-        if size > KEPT:
+    for columns in fours:
+        end = begin + len(columns)
+        if len(columns) > KEPT:
             _take_out(turned, mask, upper, begin, end)
         begin = end
     back = np.argsort(order)
@@ -67,43 +92,49 @@ def _take_out(weight: Matrix, mask: NDArray[np.bool_], upper: Matrix, begin: int
     choices = list(combinations(range(end - begin), end - begin - KEPT))
     shares = np.zeros((len(choices), *values.shape))
     costs = np.empty((len(choices), len(values)))
+    kept = np.ones((len(choices), end - begin), np.bool_)
     for index, gone in enumerate(choices):
         taken = values[:, gone]
         share = np.linalg.solve(local[np.ix_(gone, gone)], taken.T).T
         shares[index][:, gone] = share
         costs[index] = (share * taken).sum(axis=1)
+        kept[index, list(gone)] = False
     best = np.argmin(costs, axis=0)
     weight[:, begin:] -= shares[best, np.arange(len(values))] @ reach
-    kept = np.ones((len(choices), end - begin), np.bool_)
-    for index, gone in enumerate(choices):
-        kept[index, list(gone)] = False
     mask[:, begin:end] = kept[best]
     weight[:, begin:end][~mask[:, begin:end]] = 0.0
 
 
-def _by_energy(hessian: Matrix, fours: Sequence[Columns]) -> Columns:
-    """The columns, group after group, those that carry most first: they find most others to make up for them."""
-    return np.concatenate([fours[place] for place in _places(hessian, fours)])
+def _cheapest_alone(weight: Matrix, inverse: Matrix, fours: Sequence[Columns]) -> Thinned:
+    """The weights go that cost least by themselves, ``w^2 / [H^-1]_jj``; none makes up for them yet."""
+    costs = np.square(weight) / np.diag(inverse)
+    mask = np.ones(weight.shape, np.bool_)
+    for columns in fours:
+        gone = np.argsort(costs[:, columns], axis=1, kind="stable")[:, : max(0, len(columns) - KEPT)]
+        np.put_along_axis(mask, columns[gone], False, axis=1)
+    return Thinned(np.where(mask, weight, 0.0), mask)
 
 
-def _sizes(hessian: Matrix, fours: Sequence[Columns]) -> list[int]:
-    return [len(fours[place]) for place in _places(hessian, fours)]
-
-
-def _places(hessian: Matrix, fours: Sequence[Columns]) -> Columns:
-    energy = np.array([np.diag(hessian)[columns].sum() for columns in fours])
-    return np.argsort(-energy, kind="stable")
-
-
-def _upper_factor(hessian: Matrix) -> Matrix:
-    """Upper U with ``U^T U`` the inverse: the block of rows and columns from any place on is that of what is left."""
-    inverse = np.linalg.inv(hessian)
-    return np.asarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
+def _best_rows(choices: Sequence[Thinned], weight: Matrix, hessian: Matrix) -> Thinned:
+    """Of every row the choice of least error."""
+    changes = [choice.weight - weight for choice in choices]
+    errors = np.stack([((change @ hessian) * change).sum(axis=1) for change in changes])
+    best, rows = np.argmin(errors, axis=0), np.arange(len(weight))
+    return Thinned(
+        np.stack([choice.weight for choice in choices])[best, rows],
+        np.stack([choice.mask for choice in choices])[best, rows],
+    )
 
 
 _MOST_WORK = 4e11
 """Multiply-adds of settling a layer's rows one by one, about half a minute; larger layers keep what groups left."""
 _MOST_BYTES = 2**28
+
+
+def _work(thinned: Thinned) -> float:
+    """Multiply-adds of settling all rows."""
+    kept = int(thinned.mask[0].sum()) if len(thinned.mask) else 0
+    return len(thinned.mask) * kept**3 / 3
 
 
 def settle(thinned: Thinned, weight: Matrix, hessian: Matrix) -> Thinned:
@@ -114,9 +145,9 @@ def settle(thinned: Thinned, weight: Matrix, hessian: Matrix) -> Thinned:
         weight: [results, columns], of least error.
         hessian: [columns, columns], positive definite.
     """
-    kept = int(thinned.mask[0].sum()) if len(thinned.mask) else 0
-    if kept == 0 or len(weight) * kept**3 / 3 > _MOST_WORK:
+    if not thinned.mask.size or _work(thinned) > _MOST_WORK:
         return thinned
+    kept = int(thinned.mask[0].sum())
     settled = np.zeros_like(weight)
     wanted = weight @ hessian
     rows = max(1, _MOST_BYTES // (8 * kept * kept))
