@@ -45,7 +45,9 @@ def pruning_text(layer: LayerRetrain) -> str:
         aligned = ", a multiple of 16 stays" if layer.pruning.ascend_optimized else ""
         return f"{layer.pruning.ratio:g}{aligned}"
     if layer.sparsity is not None:
-        return f"4:2 sparsity ({layer.sparsity.n_out_of_m}, chosen once)"
+        frequency = layer.sparsity.update_freq
+        training = f", chosen once: update_freq {frequency} means something in training alone" if frequency else ""
+        return f"4:2 sparsity ({layer.sparsity.n_out_of_m}{training})"
     return f"no: {layer.why_whole}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from amct_onnx.api import restore_pruned
+from amct_onnx.api import restore_pruned, restore_sparse
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.compress import is_tensors_file, sibling_tensors
 from amct_onnx.api.source import load_source
@@ -40,7 +40,8 @@ def run_check(arguments: argparse.Namespace, console: Console) -> int:
 def _check_fits(loaded: LoadedRecord, source: Path, tensors_file: Path | None) -> None:
     """Go as far as applying the record goes, weights excepted."""
     if loaded.record.prunes_only:
-        restore_pruned(source, loaded, structure_only=loaded.record.is_fitted)
+        restore = restore_sparse if loaded.record.thins_only else restore_pruned
+        restore(source, loaded, structure_only=loaded.record.is_fitted)
         return
     proto, base_dir = load_source(source)
     check_belongs(loaded, proto, base_dir)

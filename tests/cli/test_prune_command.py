@@ -99,9 +99,7 @@ def test_json(here, capsys) -> None:
     }
     parameters = [sum(np.prod(shape) for shape in ((n, 3), (16, n), (4, 16))) for n in (8, 4)]
     assert [shown[when]["parameters"] for when in ("before", "after")] == parameters
-    assert shown["notes"] == [
-        "my.cfg: quantization of 3 layers, first 'first', is not applied; quantize the pruned model"
-    ]
+    assert shown["notes"] == ["my.cfg: each of 3 layers, like 'first', is not quantized here; quantize the result"]
 
 
 class TestConfigShow:
@@ -135,9 +133,9 @@ class TestConfigShow:
         for words in (
             r"first +Conv +0\.25, a multiple of 16 stays +data ulq_quantize, 8 bits, from -5 to 6; weights "
             r"ulq_retrain, 8 bits, per channel; not applied +prune: override_layer_configs \"first\", line 5; data: ",
-            r"second +Conv +4:2 sparsity \(M4N2, every 3 batches\), not applied +weights",
+            r"second +Conv +4:2 sparsity \(M4N2, chosen once: update_freq 3 means something in training alone\) ",
             r"last .* no: quant_skip_layers, line 9",
-            "warning: my.cfg: 4:2 sparsity of 2 layers, first 'second', is not applied yet",
+            "warning: my.cfg: each of 2 layers, like 'first', is not quantized here; quantize the result",
         ):
             assert re.search(words, out), words
 
@@ -390,7 +388,9 @@ class TestTrial:
 def test_flags_that_a_record_gives_no_meaning_are_refused(here, capsys) -> None:
     prune = ["apply", "m.onnx", "--record", "done_record.txt", "-o", "out/m"]
     for flags in (["--format", "qdq"], ["--qdq-target", "tensorrt"], ["--qdq-recurrent"], ["--tensors", "no.txt"]):
-        fails(capsys, here, [*prune, *flags], rf"{flags[0]} concerns quantizing, and done_record\.txt prunes")
+        fails(
+            capsys, here, [*prune, *flags], rf"{flags[0]} concerns quantizing, and done_record\.txt does not quantize"
+        )
     np.savez("feed.npz", x=normal(1, 3, 8, 8))
     assert main(["quantize", "m.onnx", "--data", "feed.npz", "-o", "q", "--quiet"]) == 0
     quantize = ["apply", "m.onnx", "--record", "q_record.txt", "-o", "out/m"]

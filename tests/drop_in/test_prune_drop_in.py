@@ -156,7 +156,7 @@ def test_what_of_the_config_is_not_done_is_logged(folder) -> None:
     Path("prune.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
     create()
     log = Path("amct_log/amct_onnx.log").read_text()
-    assert "WARNING - [AMCT]:prune.cfg: quantization of 3 layers, first 'first', is not applied" in log
+    assert "WARNING - [AMCT]:prune.cfg: each of 3 layers, like 'first', is not quantized here" in log
 
 
 FAULTS = [

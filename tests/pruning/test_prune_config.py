@@ -126,8 +126,8 @@ def test_what_is_not_done_is_said() -> None:
     result = pruned(CHAIN, text)
     assert channels(result) == {"stem": 32, "up": 16, "mid": 48, "head": 5}
     assert result.report.notes == (
-        "my.cfg: 4:2 sparsity of 'mid' is not applied yet; weights stay as they are",
-        "my.cfg: quantization of 'up' is not applied; quantize the pruned model",
+        "my.cfg: 'mid' is not thinned out 4:2 here; `amct_onnx sparsify` does that",
+        "my.cfg: 'up' is not quantized here; quantize the result",
     )
     reasons = {group.layers[0]: group.reason for group in result.report.groups}
     assert reasons["mid"] == "'mid' is to be thinned out 4:2 instead, which is not done yet"
@@ -155,7 +155,7 @@ class TestPublishedExamples:
         # 64 - 19 = 45 -> 48, half of 32, 48 - 14 = 34 -> 48.
         assert channels(result) == {"stem": 48, "up": 16, "mid": 48, "head": 5}
         assert result.report.notes[-1] == (
-            "my.cfg: quantization of 2 layers, first 'up', is not applied; quantize the pruned model"
+            "my.cfg: each of 2 layers, like 'up', is not quantized here; quantize the result"
         )
 
     @pytest.mark.parametrize(

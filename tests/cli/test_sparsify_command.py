@@ -1,0 +1,107 @@
+"""`sparsify`, and `apply` and `record` of masks, as users run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from amct_onnx.cli import main
+from tests.models import initializers, normal, parse
+
+NET = parse(
+    "[first] a = Conv(x, w1) [relu] b = Relu(a) [deep] c = Conv<group = 8>(b, w2) [last] y = Conv(c, w3)",
+    "float[n,4,8,8] x",
+    "float[n,4,8,8] y",
+    {"w1": normal(8, 4, 1, 1), "w2": normal(8, 1, 1, 1), "w3": normal(4, 8, 1, 1)},
+)
+OTHER = parse(
+    "[first] a = Conv(x, w1) [relu] b = Relu(a) [deep] c = Conv<group = 8>(b, w2) [last] y = Conv(c, w3)",
+    "float[n,4,8,8] x",
+    "float[n,4,8,8] y",
+    {"w1": normal(8, 4, 1, 1, seed=9), "w2": normal(8, 1, 1, 1), "w3": normal(4, 8, 1, 1)},
+)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with a model, another of the same structure, and data."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(NET, "m.onnx")
+    onnx.save(OTHER, "other.onnx")
+    for index in range(4):
+        np.savez(f"feed{index}.npz", x=normal(4, 4, 8, 8, seed=index))
+    return tmp_path
+
+
+def zeros(path: str) -> dict[str, float]:
+    return {name: float((values == 0).mean()) for name, values in initializers(onnx.load(path)).items()}
+
+
+def test_half_of_the_weights_become_zero(here, capsys) -> None:
+    assert main(["sparsify", "m.onnx", "-o", "out/m"]) == 0
+    said = capsys.readouterr().out
+    assert "thinned out 2 layers: 32 of their 64 weights are zero" in said
+    assert "left as they are (1 layers)" in said
+    assert "deep: of 1 input channels in a group all stay" in said
+    assert "not tried beside the float model: that takes --data" in said
+    assert zeros("out/m_sparse_model.onnx") == {"w1": 0.5, "w2": 0.0, "w3": 0.5}
+
+
+def test_with_data_the_others_make_up_for_them(here, capsys) -> None:
+    assert main(["sparsify", "m.onnx", "-o", "m", "--data", ".", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [layer["is_compensated"] for layer in report["layers"]] == [True, True]
+    assert report["trials"][0]["form"] == "sparse"
+    assert set(report["files"]) == {"sparse", "record"}
+    assert main(["sparsify", "m.onnx", "-o", "m", "--data", ".", "--check-snr", "100"]) == 1
+
+
+def test_a_record_is_applied(here, capsys) -> None:
+    assert main(["sparsify", "m.onnx", "-o", "a", "--quiet"]) == 0
+    assert main(["apply", "m.onnx", "--record", "a_record.txt", "-o", "b"]) == 0
+    assert Path("b_sparse_model.onnx").read_bytes() == Path("a_sparse_model.onnx").read_bytes()
+    assert main(["apply", "other.onnx", "--record", "a_record.txt", "-o", "c"]) == 2
+    assert "made for another model" in capsys.readouterr().err
+    assert main(["apply", "other.onnx", "--record", "a_record.txt", "-o", "c", "--structure-only"]) == 0
+    assert zeros("c_sparse_model.onnx") == {"w1": 0.5, "w2": 0.0, "w3": 0.5}
+    assert main(["record", "check", "a_record.txt", "--model", "m.onnx"]) == 0
+
+
+def test_a_compensated_record_is_applied_to_the_sparse_model(here, capsys) -> None:
+    assert main(["sparsify", "m.onnx", "-o", "a", "--data", ".", "--quiet"]) == 0
+    assert main(["apply", "m.onnx", "--record", "a_record.txt", "-o", "b"]) == 2
+    assert "weights were modified" in capsys.readouterr().err
+    assert main(["apply", "a_sparse_model.onnx", "--record", "a_record.txt", "-o", "b"]) == 0
+    assert Path("b_sparse_model.onnx").read_bytes() == Path("a_sparse_model.onnx").read_bytes()
+
+
+def test_flags_that_do_not_fit(here, capsys) -> None:
+    for flags, words in (
+        (["--selection", "compensated"], "--selection compensated chooses by --data; give --data, or choose l1"),
+        (["--no-trial"], "--no-trial belongs to --data"),
+        (["--skip", "frist"], "--skip: 'frist' is not in the model; did you mean 'first'?"),
+        (["--config", "none.cfg"], "none.cfg"),
+    ):
+        assert main(["sparsify", "m.onnx", "-o", "out", *flags]) == 2
+        assert words in capsys.readouterr().err
+        assert not list(here.glob("out*"))
+    assert main(["sparsify", "m.onnx", "-o", "a", "--quiet"]) == 0
+    assert main(["apply", "m.onnx", "--record", "a_record.txt", "-o", "b", "--format", "qdq"]) == 2
+    assert "does not quantize" in capsys.readouterr().err
+
+
+def test_the_selective_example_with_real_names(here, capsys) -> None:
+    Path("selective_prune.cfg").write_text(
+        """prune_config{
+        n_out_of_m_pruner { l1_selective_prune { n_out_of_m_type: M4N2 update_freq: 0 } } }
+        regular_prune_skip_layers: "deep"
+        override_layer_configs: { layer_name: "last" prune_config : { n_out_of_m_pruner: {
+        l1_selective_prune: { n_out_of_m_type: M4N2 update_freq: 1 } } } }"""
+    )
+    assert main(["sparsify", "m.onnx", "-o", "m", "--config", "selective_prune.cfg"]) == 0
+    assert zeros("m_sparse_model.onnx") == {"w1": 0.5, "w2": 0.0, "w3": 0.5}
+    assert "regular_prune_skip_layers" in capsys.readouterr().out

@@ -1,0 +1,343 @@
+"""Sparse models in onnxruntime, and their records: replayed, turned, refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+import amct_onnx
+from amct_onnx.errors import ArgumentError, ConfigError, DataError, RecordError
+from amct_onnx.record import PruneNode, PruneRecord, Record, WeightState
+from amct_onnx.record.prune import pack_mask, unpack_mask
+from tests.models import Array, initializers, normal, parse, run
+
+
+def network(seed: int = 0) -> ModelProto:
+    """Convolutions, one of them depthwise, and two products; what is read hangs together."""
+    return parse(
+        """[first] s = Conv<pads = [1,1,1,1]>(x, w, b) r = Relu(s) [deep] d = Conv<group = 16, pads = [1,1,1,1]>(r, k)
+           [second] t = Conv(d, v) u = Relu(t) p = GlobalAveragePool(u) f = Flatten(p)
+           [third] g = Gemm<transB = 1>(f, m, c) [last] y = MatMul(g, n)""",
+        "float[batch,8,8,8] x",
+        "float[batch,5] y",
+        {
+            "w": normal(16, 8, 3, 3, seed=seed + 1),
+            "b": normal(16, seed=seed + 2),
+            "k": normal(16, 1, 3, 3, seed=seed + 3),
+            "v": normal(24, 16, 1, 1, seed=seed + 4),
+            "m": normal(12, 24, seed=seed + 5),
+            "c": normal(12, seed=seed + 6),
+            "n": normal(12, 5, seed=seed + 7),
+        },
+    )
+
+
+def feeds(count: int = 8, seed: int = 0) -> list[dict[str, Array]]:
+    """Inputs of which half the channels follow from the others."""
+    rng = np.random.default_rng(seed)
+    mixing = np.random.default_rng(99).normal(size=(8, 4))
+    return [
+        {"x": np.einsum("cd,ndhw->nchw", mixing, rng.normal(size=(16, 4, 8, 8))).astype(np.float32)}
+        for _ in range(count)
+    ]
+
+
+def error(first: ModelProto, second: object) -> float:
+    noise = signal = 0.0
+    for fed in feeds(4, seed=50):
+        want, got = run(first, fed)[0], run(second, fed)[0]
+        noise += float(np.square(want - got).sum())
+        signal += float(np.square(want - want.mean(axis=0)).sum())
+    return noise / signal
+
+
+def masks(result: amct_onnx.SparsifyResult) -> dict[str, Array]:
+    nodes = [entry.selective_prune for entry in result.record.prune]
+    return {node.name: unpack_mask(node.selective_mask, node.mask_shape) for node in nodes if node}
+
+
+THINNED = {"first": ("w", 1), "second": ("v", 1), "third": ("m", 1), "last": ("n", 0)}
+"""Layer -> its weight, and the axis of the input channels in it."""
+
+
+def test_the_largest_two_of_four_stay_and_nothing_else_changes() -> None:
+    source = network()
+    result = amct_onnx.sparsify(source)
+    before, after = initializers(source), initializers(result.model.to_proto())
+    assert before.keys() == after.keys()
+    assert masks(result).keys() == THINNED.keys()
+    for layer, (name, axis) in THINNED.items():
+        mask = masks(result)[layer]
+        np.testing.assert_array_equal(after[name], np.where(mask, before[name], 0))
+        lines = np.moveaxis(np.abs(before[name]), axis, -1)
+        kept = np.moveaxis(mask, axis, -1)
+        for begin in range(0, lines.shape[-1], 4):
+            four, stay = lines[..., begin : begin + 4], kept[..., begin : begin + 4]
+            assert (stay.sum(axis=-1) == 2).all()
+            assert (np.where(stay, four, np.inf).min(axis=-1) >= np.where(stay, 0, four).max(axis=-1)).all()
+    for name in ("b", "k", "c"):
+        np.testing.assert_array_equal(after[name], before[name])
+    assert result.record.header is not None
+    assert result.record.header.weights is WeightState.RECOMPUTABLE
+    assert [(refusal.node, refusal.op_type) for refusal in result.report.refusals] == [("deep", "Conv")]
+    weights = {layer.name: (layer.weights, layer.zeros) for layer in result.report.layers}
+    assert weights == {
+        layer: (before[name].size, int((after[name] == 0).sum())) for layer, (name, _) in THINNED.items()
+    }
+
+
+def test_the_others_make_up_for_the_weights_that_went() -> None:
+    source = network()
+    by_size, fitted = amct_onnx.sparsify(source), amct_onnx.sparsify(source, feeds())
+    after = initializers(fitted.model.to_proto())
+    for layer, (name, axis) in THINNED.items():
+        zero = after[name] == 0
+        np.testing.assert_array_equal(zero, ~masks(fitted)[layer])
+        assert zero.mean() == 0.5
+        assert (np.moveaxis(~zero, axis, -1).reshape(-1, 2).sum(axis=-1) <= 2).all()
+    assert error(source, fitted.model) < 0.2 * error(source, by_size.model)
+    assert all(layer.is_compensated for layer in fitted.report.layers)
+    assert fitted.report.trials[0].form == "sparse"
+
+
+def test_redundant_inputs_lose_half_their_weights_without_loss() -> None:
+    # Six channels that three decide: of each four any three say all, so two weights can stand for four but for one.
+    source = parse("[line] y = Gemm<transB = 1>(x, w)", "float[n,4] x", "float[n,3] y", {"w": normal(3, 4)})
+    mixing = normal(4, 2, seed=3)
+    data = [{"x": normal(64, 2, seed=index) @ mixing.T} for index in range(4)]
+    result = amct_onnx.sparsify(source, data)
+    for fed in data:
+        want, got = run(source, fed)[0], run(result.model, fed)[0]
+        # The fit stays a little near the old weights.
+        assert np.square(want - got).sum() < 1e-3 * np.square(want).sum()
+
+
+def test_a_product_without_a_bias_is_fitted_about_zero() -> None:
+    source = parse("[line] y = MatMul(x, w)", "float[n,8] x", "float[n,4] y", {"w": normal(8, 4)})
+    data = [{"x": normal(64, 8, seed=index) + 3} for index in range(4)]
+    by_size, fitted = amct_onnx.sparsify(source), amct_onnx.sparsify(source, data)
+    losses = [
+        sum(float(np.square(run(source, fed)[0] - run(result.model, fed)[0]).sum()) for fed in data)
+        for result in (by_size, fitted)
+    ]
+    assert losses[1] < 0.3 * losses[0]
+    assert [node.op_type for node in fitted.model.to_proto().graph.node] == ["MatMul"]
+
+
+@pytest.mark.parametrize("attributes", ["alpha = 0.5", "beta = 2.0"])
+def test_a_product_with_factors_of_its_own_goes_by_size(attributes: str) -> None:
+    nodes = f"[line] y = Gemm<transB = 1, {attributes}>(x, w, b)"
+    source = parse(nodes, "float[n,8] x", "float[n,4] y", {"w": normal(4, 8), "b": normal(4)})
+    result = amct_onnx.sparsify(source, [{"x": normal(64, 8)}])
+    assert [layer.is_compensated for layer in result.report.layers] == [False]
+    assert "is not fitted" in result.report.layers[0].reason
+    np.testing.assert_array_equal(initializers(result.model.to_proto())["b"], normal(4))
+
+
+def test_layers_that_share_a_weight_share_its_mask() -> None:
+    source = parse(
+        "[a] h = MatMul(x, w) [b] y = MatMul(h, w)", "float[n,8] x", "float[n,8] y", {"w": normal(8, 8, seed=4)}
+    )
+    result = amct_onnx.sparsify(source, [{"x": normal(32, 8)}])
+    assert np.array_equal(masks(result)["a"], masks(result)["b"])
+    assert len(result.model.to_proto().graph.initializer) == 1
+    assert {layer.reason for layer in result.report.layers} == {"layers share its weight"}
+    torn = Record(prune=result.record.prune[:1], header=result.record.header)
+    with pytest.raises(RecordError, match="'b' shares its weight and has no mask"):
+        amct_onnx.restore_sparse(source, torn)
+
+
+def test_layers_in_bodies_are_thinned_out_by_size() -> None:
+    body = "then_branch = g1 () => (float[n,8] a) { [inner] a = MatMul(x, w) }"
+    other = "else_branch = g2 () => (float[n,8] e) { e = Relu(x) }"
+    source = parse(f"y = If<{body}, {other}>(t)", "bool t, float[n,8] x", "float[n,8] y", {"w": normal(8, 8)})
+    result = amct_onnx.sparsify(source)
+    (summary,) = result.report.layers
+    assert (summary.weights, summary.zeros) == (64, 32)
+    fed = {"t": np.array(True), "x": normal(3, 8)}
+    (mask,) = masks(result).values()
+    np.testing.assert_allclose(run(result.model, fed)[0], fed["x"] @ np.where(mask, normal(8, 8), 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_floats_keep_their_type(dtype: type) -> None:
+    word = {np.float16: "float16", np.float64: "double"}[dtype]
+    weight = normal(8, 4).astype(dtype)
+    source = parse("[line] y = MatMul(x, w)", f"{word}[n,8] x", f"{word}[n,4] y", {"w": weight})
+    after = initializers(amct_onnx.sparsify(source).model.to_proto())["w"]
+    assert after.dtype == dtype
+    assert (after == 0).mean() == 0.5
+
+
+def test_a_record_gives_the_same_bytes_again() -> None:
+    source = network()
+    for result, model in (
+        (first := amct_onnx.sparsify(source), source),
+        (second := amct_onnx.sparsify(source, feeds()), second.model.to_proto()),
+    ):
+        again = amct_onnx.restore_sparse(model, result.record)
+        assert again.model.to_proto().SerializeToString() == result.model.to_proto().SerializeToString()
+    assert first.record.header is not None
+    with pytest.raises(RecordError, match="weights were modified"):
+        amct_onnx.restore_sparse(source, second.record)
+    with pytest.raises(RecordError, match="made for another model"):
+        amct_onnx.restore_sparse(network(seed=50), first.record)
+
+
+def test_the_structure_alone_is_laid_over_other_weights() -> None:
+    result = amct_onnx.sparsify(network(), feeds())
+    other = network(seed=50)
+    again = amct_onnx.restore_sparse(other, result.record, structure_only=True)
+    after = initializers(again.model.to_proto())
+    for layer, (name, _) in THINNED.items():
+        np.testing.assert_array_equal(after[name], np.where(masks(result)[layer], initializers(other)[name], 0))
+
+
+def selective(name: str, shape: tuple[int, ...], mask: Array | None = None) -> Record:
+    node = PruneNode(name).with_attr("mask_shape", shape)
+    return Record(
+        prune=(
+            PruneRecord(selective_prune=node if mask is None else node.with_attr("selective_mask", pack_mask(mask))),
+        )
+    )
+
+
+def test_a_record_without_a_mask_takes_the_largest() -> None:
+    source = network()
+    result = amct_onnx.restore_sparse(source, selective("second", (24, 16, 1, 1)))
+    expected = initializers(amct_onnx.sparsify(source).model.to_proto())["v"]
+    np.testing.assert_array_equal(initializers(result.model.to_proto())["v"], expected)
+    assert any("has no selective_mask; the largest weights stay" in note for note in result.report.notes)
+    assert {refusal.node for refusal in result.report.refusals} == {"deep", "first", "third", "last"}
+
+
+def test_a_mask_in_another_layout_is_turned_where_that_is_clear() -> None:
+    source = network()
+    mask = masks(amct_onnx.sparsify(source))["last"]
+    turned = amct_onnx.restore_sparse(source, selective("last", (5, 12), mask.T))
+    expected = np.where(mask, initializers(source)["n"], 0)
+    np.testing.assert_array_equal(initializers(turned.model.to_proto())["n"], expected)
+
+
+BAD = {
+    "unclear turn": (selective("first", (3, 3, 8, 16), np.zeros((3, 3, 8, 16), np.bool_)), "in several ways"),
+    "no turn": (selective("third", (7, 4), np.zeros((7, 4), np.bool_)), "cannot be turned into it"),
+    "dense": (selective("third", (12, 24), np.ones((12, 24), np.bool_)), "keeps more than 2 of 4"),
+    "depthwise": (selective("deep", (16, 1, 3, 3)), "it cannot be thinned out: of 1 input channels"),
+    "unknown": (selective("nobody", (4, 4)), "'nobody'.*it is no layer of the model"),
+    "no mask record": (Record(), "no prune_record with selective_prune"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_masks_that_do_not_fit_are_refused(case: str) -> None:
+    record, words = BAD[case]
+    with pytest.raises(RecordError, match=words):
+        amct_onnx.restore_sparse(network(), record)
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ArgumentError, match="selection: 'size' is unknown; choose from l1, compensated"):
+        amct_onnx.sparsify(network(), selection="size")
+    with pytest.raises(ArgumentError, match="selection compensated chooses by data"):
+        amct_onnx.sparsify(network(), selection="compensated")
+    with pytest.raises(DataError, match="thinning out walks over the data several times"):
+        amct_onnx.sparsify(network(), (fed for fed in feeds()))
+    with pytest.raises(ArgumentError, match="'sceond' is not in the model"):
+        amct_onnx.sparsify(network(), skip="sceond")
+    broken = [{"x": np.full((2, 8, 8, 8), np.nan, np.float32)}]
+    with pytest.raises(DataError, match="NaN or infinite"):
+        amct_onnx.sparsify(network(), broken)
+
+
+def test_data_that_does_not_vary_leaves_the_choice_to_size() -> None:
+    source = parse("[line] y = Gemm<transB = 1>(x, w)", "float[n,8] x", "float[n,4] y", {"w": normal(4, 8)})
+    result = amct_onnx.sparsify(source, [{"x": np.full((4, 8), 3, np.float32)}])
+    assert [layer.reason for layer in result.report.layers] == ["it was fed nothing that varies"]
+    by_size = initializers(amct_onnx.sparsify(source).model.to_proto())["w"]
+    np.testing.assert_array_equal(initializers(result.model.to_proto())["w"], by_size)
+
+
+def write(folder, text: str):
+    path = folder / "my.cfg"
+    path.write_text(text)
+    return path
+
+
+SPARSE = "n_out_of_m_pruner { l1_selective_prune { n_out_of_m_type: M4N2 } }"
+FILTER = "filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: 0.5 } }"
+
+
+def test_a_config_says_which_layers(tmp_path) -> None:
+    config = write(
+        tmp_path, f'prune_config {{ {SPARSE} }} regular_prune_skip_layers: "third" skip_layer_types: "MatMul"'
+    )
+    result = amct_onnx.sparsify(network(), config=config)
+    assert [layer.name for layer in result.report.layers] == ["first", "second"]
+    reasons = {refusal.node: refusal.reason for refusal in result.report.refusals}
+    assert "regular_prune_skip_layers" in reasons["third"]
+    assert "skip_layer_types" in reasons["last"]
+
+
+def test_layers_of_a_mixed_config_are_told_apart(tmp_path) -> None:
+    override = f'override_layer_configs {{ layer_name: "second" prune_config {{ {FILTER} }} }}'
+    config = write(tmp_path, f"prune_config {{ {SPARSE} }} {override}")
+    result = amct_onnx.sparsify(network(), config=config)
+    assert [layer.name for layer in result.report.layers] == ["first", "third", "last"]
+    assert any("channels of 'second' are not pruned here" in note for note in result.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"prune_config {{ {FILTER} }}", "prunes channels alone"),
+        ("batch_num: 2", "holds no prune_config"),
+        (
+            f'prune_config {{ {SPARSE} }} skip_layer_types: "Conv" skip_layer_types: "Gemm" skip_layer_types: "MatMul"',
+            "leaves no layer to thin out",
+        ),
+    ],
+)
+def test_configs_that_thin_out_nothing(tmp_path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        amct_onnx.sparsify(network(), config=write(tmp_path, text))
+
+
+def test_quantizing_keeps_every_zero(tmp_path) -> None:
+    sparse = amct_onnx.sparsify(network(), feeds())
+    quantized = amct_onnx.quantize(sparse.model.to_proto(), feeds())
+    for form, built in quantized.models.items():
+        halves = []
+        for tensor in built.to_proto().graph.initializer:
+            values = numpy_helper.to_array(tensor)
+            if values.size in (16 * 8 * 9, 24 * 16, 12 * 24, 12 * 5):
+                halves.append(float((values == 0).mean()))
+        assert len(halves) == 4, form
+        assert min(halves) >= 0.5, form
+
+
+def test_the_same_data_gives_the_same_bytes() -> None:
+    results = [amct_onnx.sparsify(network(), feeds()).model.to_proto().SerializeToString() for _ in range(2)]
+    assert results[0] == results[1]
+
+
+def test_files_are_saved_and_loaded(tmp_path) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    paths = amct_onnx.sparsify(tmp_path / "m.onnx").save(tmp_path / "out" / "m")
+    assert sorted(path.name for path in paths.values()) == ["m_record.txt", "m_sparse_model.onnx"]
+    again = amct_onnx.restore_sparse(tmp_path / "m.onnx", paths["record"])
+    assert again.model.to_proto().SerializeToString() == (tmp_path / "out" / "m_sparse_model.onnx").read_bytes()
+
+
+def test_a_header_names_the_model_that_holds_the_weights() -> None:
+    result = amct_onnx.sparsify(network(), feeds())
+    header = result.record.header
+    assert header is not None
+    assert header.modified_sha256 is not None
+    forgotten = replace(result.record, header=replace(header, modified_sha256=None))
+    with pytest.raises(RecordError, match="weights were modified"):
+        amct_onnx.restore_sparse(result.model.to_proto(), forgotten)
