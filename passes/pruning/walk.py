@@ -56,11 +56,13 @@ class Reader:
         node: the node.
         labels: the channels as it counts them: its inputs, or for what passes them on its results.
         groups: of a convolution that takes its inputs in groups.
+        weight: which input holds the weights for them.
     """
 
     node: Node
     labels: LabelArray
     groups: int = 1
+    weight: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,11 +205,6 @@ class Walk:
             if sizes is not None and any(size.counted for size in sizes.entries.reshape(-1)):
                 self.freeze(node, index)
 
-    def freeze_known(self, node: Node, index: int) -> None:
-        """The same for one input that holds sizes, whether they count channels or not."""
-        if id(node.inputs[index]) in self._sizes:
-            self.freeze(node, index)
-
     def freeze(self, node: Node, index: int) -> None:
         """Let a node read a constant in place of sizes, where they are known."""
         tensor = node.inputs[index]
@@ -317,10 +314,10 @@ class Walk:
         """Note that blocks of channels must stay of one size."""
         self.flow.balances.append(Balance(labels.reshape(groups, -1)))
 
-    def read(self, node: Node, labels: LabelArray | None, groups: int = 1) -> None:
+    def read(self, node: Node, labels: LabelArray | None, groups: int = 1, *, weight: int = 1) -> None:
         """Note that a node lies on the way of channels."""
         if labels is not None:
-            self.flow.readers.append(Reader(node, labels, groups))
+            self.flow.readers.append(Reader(node, labels, groups, weight))
 
     def unite_axes(self, node: Node, axes: Sequence[tuple[Axis, str]]) -> Axis:
         """Axes that meet position by position, as one; each with what it belongs to."""

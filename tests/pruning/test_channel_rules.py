@@ -292,6 +292,14 @@ CASES = {
         inputs="float[6,3,5] x",
         outputs="float[a,b,c] y",
     ),
+    "ones of a computed shape": Case(
+        """h = Shape(x) n = Slice(h, zero, one) to = Concat<axis = 0>(n, eight)
+           u = ConstantOfShape<value = float[1] {1.0}>(to) [first] s = MatMul(x, w1) t = Mul(s, u)
+           [last] y = MatMul(t, v1)""",
+        {"w1": normal(5, 8, seed=115), "v1": normal(8, 4, seed=116), "eight": ints(8), **AT},
+        inputs="float[n,5] x",
+        outputs="float[a,b] y",
+    ),
     "an RNN whose initial state is repeated": Case(
         """h = Shape(x) n = Slice(h, one, two, zero) to = Concat<axis = 0>(one, n, six) z = Expand(state, to)
            [first] a, b = RNN<hidden_size = 6>(x, W, R, B, , z) s = Squeeze(a, one) t = Add(s, b)

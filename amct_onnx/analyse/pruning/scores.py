@@ -13,6 +13,7 @@ from amct_onnx.analyse.pruning.importance import Scores, l2_scores
 from amct_onnx.analyse.pruning.options import Importance, PruneData, PruneOptions
 from amct_onnx.analyse.pruning.plan import units_removed, wanted_pruning
 from amct_onnx.analyse.pruning.reader_views import GroupMoments, group_views, reader_moments
+from amct_onnx.graph.op_table import spec_of
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.rewrite import prepare
 from amct_onnx.rewrite.pruning import Prunable
@@ -27,8 +28,8 @@ def weight_scores(prunable: Prunable, proto: ModelProto, base_dir: Path | None) 
 def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, given: PruneData) -> GroupMoments:
     """Moments of what the readers of every group that may be pruned are fed in the float model."""
     groups = [group for group in prunable.groups if group.is_free.any()]
-    readers = {id(reader.node): reader.node for group in groups for reader in group.readers}
-    return reader_moments(readers.values(), proto, base_dir, given)
+    readers = [reader for group in groups for reader in group.readers]
+    return reader_moments(readers, proto, base_dir, given)
 
 
 def data_scores(
@@ -38,7 +39,9 @@ def data_scores(
     scores = dict(by_weight)
     for group in prunable.groups:
         views = group_views(prunable.flow, group, moments) if group.name in scores else []
-        if views and options.importance is Importance.ENERGY:
+        # Gates are not fitted again, so what they lose is what they were fed.
+        has_gates = any(spec_of(reader.node).gates for reader in group.readers)
+        if views and (has_gates or options.importance is Importance.ENERGY):
             scores[group.name] = energy(views)
         elif views:
             wanted = wanted_pruning(group, options)
