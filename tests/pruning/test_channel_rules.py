@@ -253,7 +253,7 @@ CASES = {
         outputs="float[a,b,c] y",
     ),
     "a GRU, read at its end": Case(
-        """[first] , a = GRU<hidden_size = 6, linear_before_reset = 1>(x, W, R, B) s = Squeeze(a, zero)
+        """[first] u, a = GRU<hidden_size = 6, linear_before_reset = 1>(x, W, R, B) s = Squeeze(a, zero)
            [last] y = MatMul(s, v1)""",
         {
             "W": normal(1, 18, 5, seed=104),
