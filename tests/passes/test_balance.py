@@ -249,7 +249,7 @@ def test_layers_that_cannot_be_balanced_are_named() -> None:
         """[out] s = MatMul(x, w)
            y = If(c) <then_branch = p () => (float[n,3] a) { a = MatMul(s, v) },
                       else_branch = q () => (float[n,3] b) { b = MatMul(s, u) }>
-           [rec] z, , = RNN<hidden_size = 3>(t, W, R)""",
+           [rec] z, = RNN<hidden_size = 3>(t, W, R)""",
         "float[n,4] x, bool c, float[2,n,4] t",
         "float[n,3] y, float[2,1,n,3] z",
         {"w": normal(4, 4), "v": normal(4, 3), "u": normal(4, 3, seed=1), "W": normal(1, 3, 4), "R": normal(1, 3, 3)},
