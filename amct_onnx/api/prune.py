@@ -44,6 +44,7 @@ from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, lo
 from amct_onnx.rewrite.pruning import (
     Prunable,
     kept_results,
+    layers_in_loops,
     lost_inputs,
     open_prunable,
     prune_model,
@@ -252,7 +253,7 @@ def _pruned(source: PruneSource, options: PruneOptions, given: PruneData, *, rec
     fitted = tuple(name for name, one in found.items() if one.is_fitted)
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
     record = Record(prune=records, header=RecordHeader(weights=state))
-    after, notes = model_cost(prunable.model, shapes), tuple(data_notes(found))
+    after, notes = model_cost(prunable.model, shapes), (*_loop_notes(prunable), *data_notes(found))
     report = PruneReport(summaries, before, after, notes, fitted, sizes=source.sizes)
     return PruneResult(record, built, report)
 
@@ -294,7 +295,7 @@ def _plans(
     return plan_groups(prunable.groups, scores, options), found
 
 
-_NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in control-flow bodies are not pruned)"
+_NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in bodies of Loop and Scan are not pruned)"
 
 
 def _reasons(plans: Sequence[GroupPlan], source: PruneSource) -> str:
@@ -316,7 +317,17 @@ def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | N
         prunable = open_prunable(source.proto, base_dir, source.shapes)
     cost = model_cost(prunable.model, source.shapes)
     groups = tuple(_summary(group, 0, group.reason, source.shapes) for group in prunable.groups)
-    return PruneReport(groups, cost, cost, source.notes, sizes=source.sizes)
+    notes = (*source.notes, *_loop_notes(prunable))
+    return PruneReport(groups, cost, cost, notes, sizes=source.sizes)
+
+
+def _loop_notes(prunable: Prunable) -> tuple[str, ...]:
+    layers = layers_in_loops(prunable.model)
+    if not layers:
+        return ()
+    name, loop = next(iter(layers.items()))
+    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+    return (f"layers in bodies are not pruned: '{name}' in that of {loop}{more}",)
 
 
 def _summary(group: Group, removed: int, reason: str, shapes: Shapes) -> GroupSummary:

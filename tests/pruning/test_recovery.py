@@ -252,13 +252,13 @@ def test_a_config_of_what_was_found_prunes_as_much(tmp_path: Path) -> None:
 
 def test_layers_in_bodies_alone_are_not_said_to_be_missing() -> None:
     source = parse(
-        """y = If(c) < then_branch = p () => (float[n,4] t) { t = MatMul(x, w) },
-                       else_branch = q () => (float[n,4] u) { u = Neg(x) }>""",
-        "float[n,4] x, bool c",
+        """y = Loop(times, , x) < body = d (int64 i, bool go, float[n,4] s) => (bool on, float[n,4] next) {
+               on = Identity(go) next = MatMul(s, w) }>""",
+        "float[n,4] x",
         "float[n,4] y",
-        {"w": normal(4, 4)},
+        {"w": normal(4, 4), "times": np.array(2)},
     )
-    with pytest.raises(NothingToCompressError, match="control-flow bodies are not pruned"):
+    with pytest.raises(NothingToCompressError, match="bodies of Loop and Scan are not pruned"):
         amct_onnx.prune(source, ratio=0.5)
 
 

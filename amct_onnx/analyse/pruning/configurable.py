@@ -48,7 +48,7 @@ def _why_none(node: Node) -> str:
     """Why no channels of a layer have been followed."""
     if int(node.attrs.get("group", 1)) > 1:
         return "its channels go with those that it reads"
-    return "its channels cannot be followed: its weight is computed, or it lies in a control-flow body"
+    return "its channels cannot be followed: its weight is computed, or it lies in the body of a Loop or Scan"
 
 
 def _kernel_rank(node: Node) -> int | None:

@@ -28,7 +28,9 @@ def weight_scores(prunable: Prunable, proto: ModelProto, base_dir: Path | None) 
 def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, given: PruneData) -> GroupMoments:
     """Moments of what the readers of every group that may be pruned are fed in the float model."""
     groups = [group for group in prunable.groups if group.is_free.any()]
-    readers = [reader for group in groups for reader in group.readers]
+    # What runs in a branch is not seen from outside.
+    seen = {id(node) for node in prunable.model.graph.nodes}
+    readers = [reader for group in groups for reader in group.readers if id(reader.node) in seen]
     return reader_moments(readers, proto, base_dir, given)
 
 

@@ -131,7 +131,7 @@ def find_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> FoundSh
         base_dir: folder of its external weights.
         feed: one feed; free sizes are as it has them.
     """
-    infos = infer_infos(proto, base_dir, {name: array.shape for name, array in feed.items()})
+    infos = infer_infos(proto, base_dir, {name: array.shape for name, array in feed.items()}, bodies=True)
     shapes: dict[str, tuple[int, ...]] = {}
     for name, info in infos.items():
         kind = info.type.tensor_type
