@@ -220,3 +220,30 @@ def test_gates_see_inputs_and_states(directions: int) -> None:
         rows = np.concatenate([state[:, direction].reshape(-1, HIDDEN) for state in states]).astype(np.float64)
         np.testing.assert_allclose(of.xx, rows.T @ rows, rtol=1e-6)
         assert of.rows == len(rows)
+
+
+@pytest.mark.parametrize(("skip", "removed"), [("", 4), ('skip_layers: "rec"', 0)])
+def test_a_global_block_prunes_hidden_units(tmp_path: Path, skip: str, removed: int) -> None:
+    # The product beside the layer is pruned in any case.
+    proto = parse(
+        f"""[rec] a, = GRU<hidden_size = {HIDDEN}>(x, W, R) s = Squeeze(a, one) [mid] m = MatMul(s, u)
+            [last] y = MatMul(m, v)""",
+        f"float[{STEPS},n,{INPUTS}] x",
+        f"float[{STEPS},n,3] y",
+        {
+            "W": normal(1, 24, INPUTS, seed=1),
+            "R": normal(1, 24, HIDDEN, seed=2),
+            "u": normal(HIDDEN, 6, seed=3),
+            "v": normal(6, 3, seed=4),
+            "one": np.array([1]),
+        },
+    )
+    config = tmp_path / "p.cfg"
+    pruner = "balanced_l2_norm_filter_prune { prune_ratio: 0.5 ascend_optimized: false }"
+    config.write_text(f"prune_config {{ filter_pruner {{ {pruner} }} }} {skip}")
+    result = amct_onnx.prune(proto, config=config)
+    assert {group.layers: group.removed for group in result.report.groups} == {
+        ("rec",): removed,
+        ("mid",): 3,
+        ("last",): 0,
+    }
