@@ -80,6 +80,7 @@ class Flow:
         labels: the labels.
         producers: layers that make channels, in graph order.
         readers: nodes on the way of channels, in graph order.
+        recurrences: recurrent layers, which read in every step the channels that they made in the last.
         adjustments: what has to change with them.
         balances: which blocks must stay of one size.
         approximate: nodes whose results change for other channels, too: name -> labels.
@@ -90,6 +91,7 @@ class Flow:
     labels: Labels = field(default_factory=Labels)
     producers: list[Producer] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
+    recurrences: list[Reader] = field(default_factory=list)
     adjustments: list[Adjustment] = field(default_factory=list)
     balances: list[Balance] = field(default_factory=list)
     approximate: dict[str, LabelArray] = field(default_factory=dict)
@@ -334,10 +336,10 @@ class Walk:
         """Note that blocks of channels must stay of one size."""
         self.flow.balances.append(Balance(labels.reshape(groups, -1)))
 
-    def read(self, node: Node, labels: LabelArray | None, groups: int = 1, *, weight: int = 1) -> None:
+    def read(self, node: Node, labels: LabelArray | None, groups: int = 1) -> None:
         """Note that a node lies on the way of channels."""
         if labels is not None:
-            self.flow.readers.append(Reader(node, labels, groups, weight))
+            self.flow.readers.append(Reader(node, labels, groups))
 
     def unite_axes(self, node: Node, axes: Sequence[tuple[Axis, str]]) -> Axis:
         """Axes that meet position by position, as one; each with what it belongs to."""

@@ -211,7 +211,7 @@ def test_gates_see_inputs_and_states(directions: int) -> None:
     feeds = [{"x": normal(STEPS, 4, INPUTS, seed=index)} for index in range(3)]
     shapes = tensor_shapes(proto, None, feeds[0])
     prunable = open_prunable(proto, None, shapes)
-    moments = reader_moments(prunable.flow.readers, proto, None, PruneData(feeds))
+    moments = reader_moments([*prunable.flow.readers, *prunable.flow.recurrences], proto, None, PruneData(feeds))
     shown = onnx.ModelProto()
     shown.CopyFrom(proto)
     shown.graph.output.append(onnx.helper.make_empty_tensor_value_info("a"))
@@ -247,3 +247,24 @@ def test_a_global_block_prunes_hidden_units(tmp_path: Path, skip: str, removed: 
         ("mid",): 3,
         ("last",): 0,
     }
+
+
+@pytest.mark.parametrize("saving", [0.2, 0.4])
+def test_a_saving_is_reached_in_recurrent_layers(saving: float) -> None:
+    wide = 32
+    proto = parse(
+        f"""[rec] a, = GRU<hidden_size = {wide}>(x, W, R) s = Squeeze(a, one)
+            [top] b, = GRU<hidden_size = {wide}>(s, W2, R) t = Squeeze(b, one) [last] y = MatMul(t, v)""",
+        f"float[{STEPS},n,{INPUTS}] x",
+        f"float[{STEPS},n,3] y",
+        {
+            "W": normal(1, 3 * wide, INPUTS, seed=1),
+            "R": normal(1, 3 * wide, wide, seed=2) / np.float32(wide),
+            "W2": normal(1, 3 * wide, wide, seed=3),
+            "v": normal(wide, 3, seed=4),
+            "one": np.array([1]),
+        },
+    )
+    feeds = [{"x": normal(STEPS, 16, INPUTS, seed=index)} for index in range(8)]
+    report = amct_onnx.prune(proto, feeds, saving=saving).report
+    assert report.after.multiply_adds <= (1 - saving) * report.before.multiply_adds

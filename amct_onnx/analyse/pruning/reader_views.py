@@ -93,9 +93,11 @@ def _watched(
 
 
 def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments]]) -> list[ReaderView]:
-    """What is known of a group's readers."""
+    """What is known of a group's readers, and of recurrent layers that read what they made."""
     views: list[ReaderView] = []
-    for reader in group.readers:
+    if not group.readers:
+        return views
+    for reader in (*group.readers, *group.recurrences):
         view = _view(reader)
         seen = moments.get(view.key) if view else None
         if view is None or seen is None or any(part.rows < 2 for part in seen):

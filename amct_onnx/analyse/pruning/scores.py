@@ -30,7 +30,7 @@ def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, 
     groups = [group for group in prunable.groups if group.is_free.any()]
     # What runs in a branch is not seen from outside.
     seen = {id(node) for node in prunable.model.graph.nodes}
-    readers = [reader for group in groups for reader in group.readers if id(reader.node) in seen]
+    readers = [reader for group in groups for reader in (*group.readers, *group.recurrences) if id(reader.node) in seen]
     return reader_moments(readers, proto, base_dir, given)
 
 
@@ -42,7 +42,7 @@ def data_scores(
     for group in prunable.groups:
         views = group_views(prunable.flow, group, moments) if group.name in scores else []
         # Gates are not fitted again, so what they lose is what they were fed.
-        has_gates = any(spec_of(reader.node).gates for reader in group.readers)
+        has_gates = bool(group.recurrences) or any(spec_of(reader.node).gates for reader in group.readers)
         if views and (has_gates or options.importance is Importance.ENERGY):
             scores[group.name] = energy(views)
         elif views:

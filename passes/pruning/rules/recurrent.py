@@ -17,7 +17,7 @@ from amct_onnx.passes.pruning.adjust import Attribute, Unread
 from amct_onnx.passes.pruning.axes import Axis, Factor, labelled, labels_of
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.rules.zeros import is_zero
-from amct_onnx.passes.pruning.walk import Rule, Walk
+from amct_onnx.passes.pruning.walk import Reader, Rule, Walk
 from amct_onnx.passes.recurrent import BIAS, CELL, DATA, HIDDEN, PEEPHOLES, RECURRENCE, WEIGHT, optional_input
 
 _PEEPHOLES = 3
@@ -66,7 +66,7 @@ def _slice_weights(walk: Walk, node: Node, read: LabelArray | None, made: LabelA
     walk.slice(node, BIAS, {1: np.tile(rows, 2)})
     walk.slice(node, PEEPHOLES, {1: np.tile(made, _PEEPHOLES)})
     walk.read(node, read)
-    walk.read(node, made, weight=RECURRENCE)
+    walk.flow.recurrences.append(Reader(node, made, weight=RECURRENCE))
 
 
 def _meet_state(walk: Walk, node: Node, index: int, made: LabelArray) -> None:
