@@ -45,9 +45,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         input_shapes=None if feeds else _shapes(arguments),
         progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
-    _show(console, result, result.save(arguments.output, protect=inputs, config=arguments.save_config))
-    if not feeds:
-        console.say("not tried beside the float model: that takes --data")
+    paths = result.save(arguments.output, protect=inputs, config=arguments.save_config)
+    _show(console, result, paths, untried="" if feeds else "that takes --data")
     return check_trials(console, result.report.trials, arguments.check_snr)
 
 
@@ -110,8 +109,8 @@ def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
     return parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
 
 
-def _show(console: Console, result: PruneResult, paths: SavedFiles) -> None:
-    """Tell what went, what could not, and which files were written."""
+def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: str = "") -> None:
+    """Tell what went, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
     before, after = report.before, report.after
     pruned = [group for group in report.groups if group.removed]
@@ -129,6 +128,8 @@ def _show(console: Console, result: PruneResult, paths: SavedFiles) -> None:
     if mixing:
         console.say(f"note: {few(mixing)} mix channels, so results change for those that stay, too")
     show_trials(console, report.trials)
+    if untried:
+        console.say(f"not tried beside the float model: {untried}")
     for note in report.notes:
         console.say(f"note: {note}")
     show_files(console, paths)
