@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from amct_onnx.analyse.bin_feeds import BinFeeds
 from amct_onnx.analyse.image_feeds import Color, ImageFeeds, ImageOptions, Layout
+from amct_onnx.analyse.pruning.channel_sensitivity import ChannelGroup, ChannelSensitivity
 from amct_onnx.api import (
     Calibration,
     CompressionResult,
@@ -66,6 +67,8 @@ __all__ = [
     "AmctError",
     "BinFeeds",
     "Calibration",
+    "ChannelGroup",
+    "ChannelSensitivity",
     "Color",
     "CompressionResult",
     "ConfigError",
