@@ -26,6 +26,7 @@ from amct_onnx.api import (
 )
 from amct_onnx.api.drop_in import (
     amct_session_options,
+    auto_channel_prune_search,
     create_prune_retrain_model,
     create_quant_config,
     quantize_model,
@@ -89,6 +90,7 @@ __all__ = [
     "UsageError",
     "WeightAlgorithm",
     "apply",
+    "auto_channel_prune_search",
     "check_deploy",
     "create_prune_retrain_model",
     "create_quant_config",

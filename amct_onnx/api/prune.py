@@ -112,7 +112,7 @@ def prune(
         result = _pruned(proto, base_dir, feed, shapes, options, given, recover=recover)
         check_runs(result.model, whole, base_dir, feed)
         header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
-    report = replace(result.report, notes=(*result.report.notes, *notes))
+    report = replace(result.report, notes=(*result.report.notes, *notes, *wanted.data_notes(given.data)))
     files = (*source_files(model, whole, base_dir), *wanted.files)
     return replace(result, record=replace(result.record, header=header), report=report, source=files)
 

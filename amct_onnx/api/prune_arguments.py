@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,15 @@ class PruneArguments:
             search=None if self.saving is None else SearchGoal(saving=self.saving, alignment=alignment),
         )
         return options, ()
+
+    def data_notes(self, data: Any) -> tuple[str, ...]:
+        """What a report should say where the data holds fewer feeds than a config asks for."""
+        asked = 0 if self.auto_config is None else self.auto_config.test_iteration
+        if self.auto_config is None or not isinstance(data, Sized) or len(data) >= asked:
+            return ()
+        return (
+            f"{self.auto_config.source}: test_iteration is {asked}, but there are {len(data)} feeds; all were used",
+        )
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -166,7 +166,7 @@ PRUNE = ["prune", "m.onnx", "-o", "out/m"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], r"give --ratio.* or --config"),
+        ([], r"give one of --ratio.* and --auto-config"),
         *((["--ratio", value], rf"ratio is {value}.*above 0 and below 1") for value in ("0.0", "1.0", "1.5", "nan")),
         (["--ratio=-0.5"], r"ratio is -0\.5"),
         (["--ratio", "half"], r"--ratio: invalid float value"),
