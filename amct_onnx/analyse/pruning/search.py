@@ -111,7 +111,7 @@ def search_plans(
         elif group.name in decided:
             plans.append(decided[group.name])
         else:
-            reason = _why_whole(group, goal.alignment, is_offered=group.name in offered)
+            reason = _why_whole(group, goal, counts[group.name], is_offered=group.name in offered)
             plans.append(GroupPlan(group, np.zeros(0, np.int64), reason))
     return plans
 
@@ -228,9 +228,13 @@ def _saved_by_one(flow: Flow, group: Group, shapes: Shapes) -> float:
     return saved * group.block_count
 
 
-def _why_whole(group: Group, alignment: int, *, is_offered: bool) -> str:
+def _why_whole(group: Group, goal: SearchGoal, counts: Sequence[int], *, is_offered: bool) -> str:
     if not group.is_free.any():
         return group.reason
-    if not is_offered:
-        return f"no layer that reads its channels can be fitted, or no smaller multiple of {alignment} channels is left"
-    return "other layers give up more for less loss"
+    if is_offered:
+        return "other layers give up more for less loss"
+    if counts:
+        return "no layer that reads its channels can be fitted"
+    channels = group.units.size * channels_per_unit(group)
+    multiple = f"a multiple of {goal.alignment} stays, and " if goal.alignment > 1 else ""
+    return f"none of its {channels} channels goes: {multiple}at most {goal.most:.0%} may"
