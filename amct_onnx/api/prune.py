@@ -15,22 +15,20 @@ from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feeds import Feed, walks_once
 from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.biases import shift_bias
-from amct_onnx.analyse.pruning.configurable import prune_options
+from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
+from amct_onnx.analyse.pruning.choose import choose
 from amct_onnx.analyse.pruning.constants import constant_shifts
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
-from amct_onnx.analyse.pruning.counts import ALIGNMENT, USUAL_ALIGNMENT
-from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneData, PruneOptions
-from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
+from amct_onnx.analyse.pruning.options import Importance, PruneData, PruneOptions
+from amct_onnx.analyse.pruning.plan import GroupPlan
 from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
-from amct_onnx.analyse.pruning.scores import data_scores, group_moments, weight_scores
-from amct_onnx.analyse.pruning.search import search_plans
-from amct_onnx.analyse.pruning.shapes import first_feeds, held_out, sample_feed, tensor_shapes
+from amct_onnx.analyse.pruning.shapes import first_feeds, sample_feed, tensor_shapes
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
-from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api.prune_arguments import AutoConfigSource, PruneArguments, as_auto_config, as_importance
 from amct_onnx.api.prune_check import check_runs
-from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, pruning_notes
+from amct_onnx.api.prune_config import PruneConfigSource
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
@@ -58,9 +56,10 @@ def prune(
     saving: float | None = None,
     ascend_optimized: bool = False,
     skip: Collection[str] = (),
-    importance: Importance | str | None = None,
+    importance: Importance | ChannelSensitivity | str | None = None,
     recover: bool | None = None,
     config: PruneConfigSource | None = None,
+    auto_config: AutoConfigSource | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
 ) -> PruneResult:
@@ -76,77 +75,46 @@ def prune(
         ascend_optimized: leave a multiple of 16 channels; with `saving` it is 8 without this, which runtimes' fast
             convolutions want.
         skip: layers whose output channels all stay.
-        importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
-            data the default).
+        importance: how channels are ranked: ``l2`` (without data the default), ``bn_scale``, and from data ``energy``,
+            ``taylor`` or ``reconstruction`` (with data the default); or an object of yours that tells what each is
+            worth.
         recover: fit the layers that lost inputs to the float model's results again; by default with data.
         config: path of an AMCT retrain config, or one read by :mod:`amct_onnx.config.retrain`; takes the place of
             `ratio`, `ascend_optimized` and `skip`.
+        auto_config: path of an AMCT config for a search (``AutoChannelPruneConfig``), or one read by
+            :mod:`amct_onnx.config.auto_prune`; takes the place of `saving` and of all that `config` does.
         input_shapes: input -> sizes to take for the free ones while following channels.
         progress: wraps the iterator of feeds of every walk over the data.
 
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    names = (skip,) if isinstance(skip, str) else tuple(skip)
-    chosen = _importance(importance, data)
-    if config is not None:
-        beside = {"ratio": ratio is not None, "saving": saving is not None}
-        refuse_beside_config("config", {**beside, "ascend_optimized": ascend_optimized, "skip": names})
-        options = PruneOptions(importance=chosen)
-    else:
-        _check_amount(ratio, saving, data)
-        options = PruneOptions(
-            default=None if ratio is None else LayerPruning(ratio, ascend_optimized),
-            skip=dict.fromkeys(names, "it is skipped on request"),
-            importance=chosen,
-            saving=saving,
-            alignment=ALIGNMENT if ascend_optimized else USUAL_ALIGNMENT,
-        )
+    wanted = PruneArguments(
+        ratio=ratio,
+        saving=saving,
+        ascend_optimized=ascend_optimized,
+        skip=(skip,) if isinstance(skip, str) else tuple(skip),
+        importance=as_importance(importance, data),
+        config=config,
+        auto_config=as_auto_config(auto_config),
+    )
+    wanted.check(data)
     given = _given(data, recover, progress)
     recover = given.data is not None if recover is None else recover
     whole, base_dir = load_source(model)
     refuse_compressed(whole)
-    with blaming_illegal_models(whole, base_dir):
+    with blaming_illegal_models(whole, base_dir), wanted.naming_the_line():
         proto = inline_layer_functions(whole, base_dir)
-        _check_names(proto, base_dir, names)
+        _check_names(proto, base_dir, wanted.skip)
         (feed,) = first_feeds(proto, base_dir, given.data, 1) or [sample_feed(proto, base_dir, input_shapes or {})]
         shapes = tensor_shapes(proto, base_dir, feed)
-        notes: tuple[str, ...] = ()
-        if config is not None:
-            resolved = configure_pruning(proto, base_dir, shapes, config)
-            options, notes = prune_options(resolved, chosen), pruning_notes(resolved)
+        options, notes = wanted.resolve(proto, base_dir, shapes)
         result = _pruned(proto, base_dir, feed, shapes, options, given, recover=recover)
         check_runs(result.model, whole, base_dir, feed)
         header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
-    report = replace(result.report, notes=(*result.report.notes, *notes))
-    read = [Path(config)] if isinstance(config, str | os.PathLike) else []
-    files = (*source_files(model, whole, base_dir), *read)
+    report = replace(result.report, notes=(*result.report.notes, *notes, *wanted.data_notes(given.data)))
+    files = (*source_files(model, whole, base_dir), *wanted.files)
     return replace(result, record=replace(result.record, header=header), report=report, source=files)
-
-
-def _check_amount(ratio: float | None, saving: float | None, data: Any) -> None:
-    if (ratio is None) == (saving is None):
-        raise UsageError(
-            "give one of ratio (a share of each layer's channels), saving (a share of the multiply-adds) and config"
-        )
-    for name, value in (("ratio", ratio), ("saving", saving)):
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"{name} is {value}; give a share above 0 and below 1")
-    if saving is not None and data is None:
-        raise UsageError("saving is found from data; give some, or a ratio")
-
-
-def _importance(wanted: Importance | str | None, data: Any) -> Importance:
-    if wanted is None:
-        return Importance.L2 if data is None else Importance.RECONSTRUCTION
-    try:
-        chosen = Importance(wanted)
-    except ValueError:
-        known = ", ".join(kind.value for kind in Importance)
-        raise UsageError(f"importance is '{wanted}'; choose from {known}") from None
-    if chosen is not Importance.L2 and data is None:
-        raise UsageError(f"importance '{chosen.value}' is taken from data; give some, or choose l2")
-    return chosen
 
 
 def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneData:
@@ -230,12 +198,15 @@ def _pruned(
     recover: bool,
 ) -> PruneResult:
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
-    plans = _plans(prunable, proto, base_dir, shapes, options, given)
+    chosen = choose(prunable, proto, base_dir, shapes, options, given)
+    plans = chosen.plans
     removed = {plan.group.name: plan.removed for plan in plans if plan.removed.size}
     if not removed:
         raise NothingToCompressError("no channel of the model can be pruned; " + _reasons(plans))
     before = model_cost(prunable.model, shapes)
-    summaries = tuple(_summary(plan.group, int(plan.removed.size), plan.reason, shapes) for plan in plans)
+    summaries = tuple(
+        _summary(plan.group, int(plan.removed.size), plan.reason, shapes, aligned=plan.aligned) for plan in plans
+    )
     records = prune_records(prunable, removed)
     units = np.concatenate(list(removed.values()))
     lost = lost_inputs(prunable, units)
@@ -248,7 +219,8 @@ def _pruned(
         built = build(prunable.model)
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
     record = Record(prune=records, header=RecordHeader(weights=state))
-    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), fitted=fitted)
+    notes = (chosen.note,) if chosen.note else ()
+    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes, fitted)
     return PruneResult(record, built, report)
 
 
@@ -265,28 +237,6 @@ def _taken_out(
     for name, shift in shifts.items():
         shift_bias(prunable.model, nodes[name], shift[kept[name]])
     return build(prunable.model)
-
-
-def _plans(
-    prunable: Prunable,
-    proto: ModelProto,
-    base_dir: Path | None,
-    shapes: Shapes,
-    options: PruneOptions,
-    given: PruneData,
-) -> list[GroupPlan]:
-    """What goes of every group."""
-    if options.importance is Importance.L2:
-        return plan_groups(prunable.groups, weight_scores(prunable, proto, base_dir), options)
-    if options.saving is not None:
-        # What is lost is measured on feeds that nothing was fitted to, where there are enough.
-        rest, probes = held_out(proto, base_dir, given)
-        moments = group_moments(prunable, proto, base_dir, rest)
-        saving, alignment = options.saving, options.alignment
-        return search_plans(prunable, proto, base_dir, shapes, moments, probes, saving, alignment=alignment)
-    moments = group_moments(prunable, proto, base_dir, given)
-    scores = data_scores(prunable, moments, options, weight_scores(prunable, proto, base_dir))
-    return plan_groups(prunable.groups, scores, options)
 
 
 _NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in control-flow bodies are not pruned)"
@@ -312,7 +262,7 @@ def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | N
     return PruneReport(tuple(_summary(group, 0, group.reason, shapes) for group in prunable.groups), cost, cost)
 
 
-def _summary(group: Group, removed: int, reason: str, shapes: Shapes) -> GroupSummary:
+def _summary(group: Group, removed: int, reason: str, shapes: Shapes, *, aligned: bool = False) -> GroupSummary:
     names = tuple(str(producer.node.name) for producer in group.producers)
     nodes = {id(node): node for node in (*(one.node for one in group.producers), *(one.node for one in group.readers))}
     own = [layer_cost(node, shapes) for node in nodes.values()]
@@ -325,4 +275,5 @@ def _summary(group: Group, removed: int, reason: str, shapes: Shapes) -> GroupSu
         bool(group.is_free.any()),
         sum(cost.parameters for cost in own),
         sum(cost.multiply_adds for cost in own),
+        aligned,
     )

@@ -15,6 +15,7 @@ from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import feeds_from
 from amct_onnx.cli.report import show_files
+from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
 
 _NAMED = 3
@@ -23,8 +24,10 @@ _NAMED = 3
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Choose channels, take them out, save, report."""
     _check_amount(arguments)
+    auto = None if arguments.auto_config is None else load_auto_prune(arguments.auto_config)
     feeds = feeds_from(arguments) if arguments.data else None
     inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
+    inputs += auto.files if auto else ()
     outputs = prefixed_paths(arguments.output, ENDINGS)
     if arguments.save_config:
         outputs["config"] = arguments.save_config
@@ -32,6 +35,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     result = prune(
         arguments.model,
         config=arguments.config,
+        auto_config=auto,
         data=feeds,
         ratio=arguments.ratio,
         saving=arguments.saving,
@@ -48,12 +52,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _check_amount(arguments: argparse.Namespace) -> None:
     """One thing must say how much goes."""
-    if arguments.config:
-        amounts = {"--ratio": arguments.ratio is not None, "--saving": arguments.saving is not None}
-        flags = {"--ascend-optimized": arguments.ascend_optimized, "--skip": arguments.skip}
+    amounts = {"--ratio": arguments.ratio is not None, "--saving": arguments.saving is not None}
+    flags = {"--ascend-optimized": arguments.ascend_optimized, "--skip": arguments.skip}
+    if arguments.auto_config:
+        refuse_beside_config("--auto-config", {**amounts, "--config": arguments.config, **flags})
+        if not arguments.data:
+            raise UsageError("--auto-config finds how much of each layer goes from data; give --data")
+    elif arguments.config:
         refuse_beside_config("--config", {**amounts, **flags})
     elif (arguments.ratio is None) == (arguments.saving is None):
-        raise UsageError("give --ratio (a share of each layer's channels), --saving (of the multiply-adds) or --config")
+        raise UsageError(
+            "give one of --ratio (a share of each layer's channels), --saving (of the multiply-adds), --config and "
+            "--auto-config"
+        )
 
 
 def run_restore(arguments: argparse.Namespace, console: Console) -> int:
