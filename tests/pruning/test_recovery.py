@@ -64,7 +64,7 @@ def test_channels_that_others_make_up_for_go_without_loss() -> None:
     assert error(source, fitted.model.to_proto()) < 0.05 * error(source, plain.model.to_proto())
 
 
-@pytest.mark.parametrize("importance", ["l2", "energy", "reconstruction"])
+@pytest.mark.parametrize("importance", ["l2", "bn_scale", "energy", "taylor", "reconstruction"])
 def test_fitting_helps_whatever_ranks_the_channels(importance: str) -> None:
     source = network()
     plain = amct_onnx.prune(source, feeds(), ratio=0.3, importance=importance, recover=False)
@@ -124,11 +124,11 @@ def test_a_plain_record_is_replayed_to_the_same_bytes(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"ratio": 0.3, "saving": 0.2}, "^ratio and saving exclude each other"),
-        ({}, "^give ratio .*, saving .* or config"),
+        ({}, "^give one of ratio .*, saving .*, config and auto_config"),
         ({"ratio": 1.5}, "above 0 and below 1"),
         ({"saving": 0.2}, "give data, or ratio"),
         ({"ratio": 0.3, "importance": "energy"}, "give data, or choose l2"),
-        ({"ratio": 0.3, "importance": "size"}, "choose from l2, energy, reconstruction"),
+        ({"ratio": 0.3, "importance": "size"}, "choose from l2, bn_scale, energy, taylor, reconstruction"),
         ({"ratio": 0.3, "recover": True}, "fits layers on data"),
     ],
 )

@@ -1,11 +1,11 @@
-"""The packaged demo model, scored on all of MNIST's test images and calibrated on its 200 packaged training images."""
+"""Digit classifiers, scored on all of MNIST's test images and calibrated on the demo's 200 training images."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.fetch import mnist_archive
+from benchmarks.fetch import exported, mnist_archive
 from benchmarks.workloads.base import Array, ExactWorkload, Feed, Outputs, batches
 from models import demo
 from models.makers.mnist import Split, read_split
@@ -14,10 +14,9 @@ BATCH = 20
 LATENCY_BATCH = 16
 
 
-class MnistMobilenet(ExactWorkload):
+class _Digits(ExactWorkload):
     """Digits, one answer per image."""
 
-    name = "mnist_mobilenet"
     metric = "top-1"
     likeness = "top-1 agreement"
     channel_axis = 1
@@ -26,11 +25,6 @@ class MnistMobilenet(ExactWorkload):
     def _test(self) -> Split:
         test = read_split(mnist_archive(), "t10k")
         return test.sample(1000, seed=1) if self.quick else test
-
-    @property
-    def model_path(self) -> Path:
-        """The packaged model."""
-        return demo.load().model_path
 
     def calibration_feeds(self) -> list[Feed]:
         """Return the packaged training images."""
@@ -51,3 +45,25 @@ class MnistMobilenet(ExactWorkload):
     def truth(self) -> Array:
         """Return the labels."""
         return self._test.labels
+
+
+class MnistMobilenet(_Digits):
+    """The packaged demo model."""
+
+    name = "mnist_mobilenet"
+
+    @property
+    def model_path(self) -> Path:
+        """The packaged model."""
+        return demo.load().model_path
+
+
+class MnistResnet(_Digits):
+    """A residual network."""
+
+    name = "mnist_resnet"
+
+    @property
+    def model_path(self) -> Path:
+        """The export made by ``models/makers/mnist_resnet.py``."""
+        return exported(self.name)

@@ -1,0 +1,1 @@
+"""Which two of four weights stay."""

@@ -1,0 +1,1 @@
+"""Two of four weights along the input channels become zero."""
