@@ -67,7 +67,7 @@ def auto_channel_prune_search(
         announce(log, [output_cfg], [*source_files(model, proto, base_dir), *wanted.files, *files])
         if isinstance(feeds, list | tuple):
             feeds = _without_labels(function, feeds, proto, base_dir, log)
-        result = prune(model, feeds, auto_config=wanted, importance=importance, recover=False)
+        result = prune(model, feeds, auto_config=wanted, importance=importance, recover=False, trial=False)
         for note in result.report.notes:
             log.warning("%s", note)
         with replacing(Path(output_cfg)) as temporary:
