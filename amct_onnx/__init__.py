@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from amct_onnx.analyse.bin_feeds import BinFeeds
 from amct_onnx.analyse.image_feeds import Color, ImageFeeds, ImageOptions, Layout
+from amct_onnx.analyse.pruning.channel_sensitivity import ChannelGroup, ChannelSensitivity
 from amct_onnx.api import (
     Calibration,
     CompressionResult,
@@ -29,6 +30,7 @@ from amct_onnx.api import (
 )
 from amct_onnx.api.drop_in import (
     amct_session_options,
+    auto_channel_prune_search,
     create_prune_retrain_model,
     create_quant_config,
     quantize_model,
@@ -70,6 +72,8 @@ __all__ = [
     "AmctError",
     "BinFeeds",
     "Calibration",
+    "ChannelGroup",
+    "ChannelSensitivity",
     "Color",
     "CompressionResult",
     "ConfigError",
@@ -92,6 +96,7 @@ __all__ = [
     "UsageError",
     "WeightAlgorithm",
     "apply",
+    "auto_channel_prune_search",
     "check_deploy",
     "create_prune_retrain_model",
     "create_quant_config",

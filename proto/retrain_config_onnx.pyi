@@ -173,3 +173,19 @@ class L1SelectivePruner(Message):
         n_out_of_m_type: int | None = ...,
         update_freq: int | None = ...,
     ) -> None: ...
+
+class AutoChannelPruneConfig(Message):
+    compress_ratio: float
+    ascend_optimized: bool
+    max_prune_ratio: float
+    test_iteration: int
+    override_prune_cfg: str
+    def __init__(
+        self,
+        *,
+        compress_ratio: float | None = ...,
+        ascend_optimized: bool | None = ...,
+        max_prune_ratio: float | None = ...,
+        test_iteration: int | None = ...,
+        override_prune_cfg: str | None = ...,
+    ) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,20 @@ def choose_balance(
         shared = balance_factors(maxima[key].maxima, weights, migration_strength=key[1])
         factors.update({layer.name: shared for layer in members})
     return factors
+
+
+def balance_notes(prepared: Prepared, options: PlanOptions) -> tuple[str, ...]:
+    """What a report should say of layers that are asked to be balanced and cannot be."""
+    survey = locate_layers(prepared.model, options.skip)
+    asked = [one for one in survey.all_layers if options.of(one.name).migration_strength is not None]
+    inside = [one.name for one in asked if one.in_body]
+    recurrent = [one.name for one in asked if not one.in_body and one.spec.gates]
+    kinds = (("layers in control-flow bodies", inside), ("recurrent layers", recurrent))
+    return tuple(f"{kind} are not balanced (DMQ): '{names[0]}'{_more(names)}" for kind, names in kinds if names)
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _check_walkable(data: Any) -> None:

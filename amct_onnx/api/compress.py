@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.balance import choose_balance
+from amct_onnx.analyse.balance import balance_notes, choose_balance
 from amct_onnx.analyse.configurable import plan_options
 from amct_onnx.analyse.engine import Calibration
 from amct_onnx.analyse.feed_files import find_feeds
@@ -161,7 +161,7 @@ def _quantized(
             target,
             refusals=plan.refusals,
             feeds=plan.calibration.feeds,
-            notes=(*notes, *feed_notes(data, options.feeds)),
+            notes=(*notes, *balance_notes(prepared, options), *feed_notes(data, options.feeds)),
             by_config=config is not None,
             qdq_recurrent=qdq_recurrent,
         )

@@ -67,11 +67,11 @@ def _check_resolved(config: QuantConfig, facts: ModelFacts) -> None:
         )
 
 
-def refuse_beside_config(given: Mapping[str, Any]) -> None:
-    """Raise :class:`ArgumentError` if an argument is given that a config decides: name -> value."""
+def refuse_beside_config(given: Mapping[str, Any], config: str = "config") -> None:
+    """Raise :class:`ArgumentError` if an argument is given (name -> value) that the argument `config` decides."""
     clash = next((name for name, value in given.items() if value), None)
     if clash is not None:
-        raise ArgumentError(f"{{config}} and {{{clash}}} exclude each other: the config decides it; write it there")
+        raise ArgumentError(f"{{{config}}} and {{{clash}}} exclude each other: the config decides it; write it there")
 
 
 def config_notes(config: QuantConfig) -> tuple[str, ...]:

@@ -15,23 +15,20 @@ from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feeds import walks_once
 from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.biases import shift_bias
-from amct_onnx.analyse.pruning.configurable import prune_options
+from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
+from amct_onnx.analyse.pruning.choose import choose
 from amct_onnx.analyse.pruning.constants import constant_shifts
 from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
-from amct_onnx.analyse.pruning.counts import ALIGNMENT, USUAL_ALIGNMENT
-from amct_onnx.analyse.pruning.evidence import Evidence, checked_evidence, data_notes
-from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneData, PruneOptions
-from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups
+from amct_onnx.analyse.pruning.evidence import data_notes
+from amct_onnx.analyse.pruning.options import Importance, PruneData, PruneOptions
+from amct_onnx.analyse.pruning.plan import GroupPlan
 from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
-from amct_onnx.analyse.pruning.scores import data_scores, group_moments, weight_scores
-from amct_onnx.analyse.pruning.search import search_plans
-from amct_onnx.analyse.pruning.shapes import held_out
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
-from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api.prune_arguments import AutoConfigSource, PruneArguments, as_auto_config, as_importance
 from amct_onnx.api.prune_check import check_runs
-from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
+from amct_onnx.api.prune_config import PruneConfigSource
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
@@ -44,6 +41,7 @@ from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, lo
 from amct_onnx.rewrite.pruning import (
     Prunable,
     kept_results,
+    layers_in_loops,
     lost_inputs,
     open_prunable,
     prune_model,
@@ -66,10 +64,11 @@ def prune(
     saving: float | None = None,
     ascend_optimized: bool = False,
     skip: Collection[str] = (),
-    importance: Importance | str | None = None,
+    importance: Importance | ChannelSensitivity | str | None = None,
     recover: bool | None = None,
     trial: bool = True,
     config: PruneConfigSource | None = None,
+    auto_config: AutoConfigSource | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
 ) -> PruneResult:
@@ -85,81 +84,48 @@ def prune(
         ascend_optimized: leave a multiple of 16 channels; with `saving` it is 8 without this, which runtimes' fast
             convolutions want.
         skip: layers whose output channels all stay.
-        importance: how channels are ranked: ``l2`` (without data the default), ``energy`` or ``reconstruction`` (with
-            data the default).
+        importance: how channels are ranked: ``l2`` (without data the default), ``bn_scale``, and from data ``energy``,
+            ``taylor`` or ``reconstruction`` (with data the default); or an object of yours that tells what each is
+            worth.
         recover: fit the layers that lost inputs to the float model's results again; by default with data.
         trial: with data, run the pruned model beside the float model on the first feeds.
         config: path of an AMCT retrain config, or one read by :mod:`amct_onnx.config.retrain`; takes the place of
             `ratio`, `ascend_optimized` and `skip`.
+        auto_config: path of an AMCT config for a search (``AutoChannelPruneConfig``), or one read by
+            :mod:`amct_onnx.config.auto_prune`; takes the place of `saving` and of all that `config` does.
         input_shapes: input -> sizes to take for the free ones while following channels.
         progress: wraps the iterator of feeds of every walk over the data.
 
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    names = (skip,) if isinstance(skip, str) else tuple(skip)
-    chosen = _importance(importance, data)
-    if config is not None:
-        beside = {"ratio": ratio is not None, "saving": saving is not None}
-        refuse_beside_config({**beside, "ascend_optimized": ascend_optimized, "skip": names})
-        options = PruneOptions(importance=chosen)
-    else:
-        _check_amount(ratio, saving, data)
-        options = PruneOptions(
-            default=None if ratio is None else LayerPruning(ratio, ascend_optimized),
-            skip=dict.fromkeys(names, "it is skipped on request"),
-            importance=chosen,
-            saving=saving,
-            alignment=ALIGNMENT if ascend_optimized else USUAL_ALIGNMENT,
-        )
+    wanted = PruneArguments(
+        ratio=ratio,
+        saving=saving,
+        ascend_optimized=ascend_optimized,
+        skip=(skip,) if isinstance(skip, str) else tuple(skip),
+        importance=as_importance(importance, data),
+        config=config,
+        auto_config=as_auto_config(auto_config),
+    )
+    wanted.check(data)
     given = _given(data, recover, progress)
     recover = given.data is not None if recover is None else recover
     whole, base_dir = load_float(model)
-    with blaming_illegal_models(whole, base_dir):
+    with blaming_illegal_models(whole, base_dir), wanted.naming_the_line():
         source = prune_source(whole, base_dir, data=given.data, input_shapes=input_shapes)
-        _check_names(source.proto, base_dir, names)
-        notes = source.notes
-        if config is not None:
-            resolved = configure_pruning(source.proto, base_dir, source.shapes, config)
-            options, notes = prune_options(resolved, chosen), (*notes, *retrain_notes(resolved, channels=True))
+        _check_names(source.proto, base_dir, wanted.skip)
+        options, notes = wanted.resolve(source.proto, base_dir, source.shapes)
         result = _pruned(source, options, given, recover=recover)
         is_run = check_runs(result.model, whole, base_dir, source.feed)
         trials = try_pruned(whole, base_dir, result.model, source.samples if trial else ())
         header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
-    notes = (*notes, *(() if is_run else (_NOT_RUN,)))
+    notes = (*source.notes, *notes, *wanted.data_notes(given.data), *(() if is_run else (_NOT_RUN,)))
     if trials and result.report.fitted:
         notes = (*notes, _FITTED_TO)
-    report = replace(result.report, notes=(*notes, *result.report.notes), trials=trials)
-    read = [Path(config)] if isinstance(config, str | os.PathLike) else []
-    files = (*source_files(model, whole, base_dir), *read)
+    report = replace(result.report, notes=(*result.report.notes, *notes), trials=trials)
+    files = (*source_files(model, whole, base_dir), *wanted.files)
     return replace(result, record=replace(result.record, header=header), report=report, source=files)
-
-
-def _check_amount(ratio: float | None, saving: float | None, data: Any) -> None:
-    if (ratio is None) == (saving is None):
-        if ratio is None:
-            raise ArgumentError(
-                "give {ratio} (a share of each layer's channels), {saving} (of the multiply-adds) or {config}"
-            )
-        raise ArgumentError("{ratio} and {saving} exclude each other: each says how much goes; drop one")
-    for name, value in (("ratio", ratio), ("saving", saving)):
-        if value is not None and not 0 < value < 1:
-            raise ArgumentError(f"{{{name}}} is {value}; give a share above 0 and below 1")
-    if saving is not None and data is None:
-        raise ArgumentError("{saving} finds from {data} how much of each layer goes; give {data}, or {ratio} instead")
-
-
-def _importance(wanted: Importance | str | None, data: Any) -> Importance:
-    if wanted is None:
-        return Importance.L2 if data is None else Importance.RECONSTRUCTION
-    try:
-        chosen = Importance(wanted)
-    except ValueError:
-        known = ", ".join(kind.value for kind in Importance)
-        raise ArgumentError(f"{{importance}}: '{{value}}' is unknown; choose from {known}", value=wanted) from None
-    if chosen is not Importance.L2 and data is None:
-        raise ArgumentError(f"{{importance}} {chosen.value} ranks by {{data}}; give {{data}}, or choose l2")
-    return chosen
 
 
 def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneData:
@@ -234,12 +200,15 @@ def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None
 def _pruned(source: PruneSource, options: PruneOptions, given: PruneData, *, recover: bool) -> PruneResult:
     proto, base_dir, shapes = source.proto, source.base_dir, source.shapes
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
-    plans, found = _plans(prunable, proto, base_dir, shapes, options, given)
+    chosen = choose(prunable, proto, base_dir, shapes, options, given)
+    plans, found = chosen.plans, chosen.evidence
     removed = {plan.group.name: plan.removed for plan in plans if plan.removed.size}
     if not removed:
         raise NothingToCompressError(f"no channel of the model can be pruned; {_reasons(plans, source)}")
     before = model_cost(prunable.model, shapes)
-    summaries = tuple(_summary(plan.group, int(plan.removed.size), plan.reason, shapes) for plan in plans)
+    summaries = tuple(
+        _summary(plan.group, int(plan.removed.size), plan.reason, shapes, aligned=plan.aligned) for plan in plans
+    )
     records = prune_records(prunable, removed)
     units = np.concatenate(list(removed.values()))
     lost = lost_inputs(prunable, units)
@@ -252,8 +221,8 @@ def _pruned(source: PruneSource, options: PruneOptions, given: PruneData, *, rec
     fitted = tuple(name for name, one in found.items() if one.is_fitted)
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
     record = Record(prune=records, header=RecordHeader(weights=state))
-    after, notes = model_cost(prunable.model, shapes), tuple(data_notes(found))
-    report = PruneReport(summaries, before, after, notes, fitted, sizes=source.sizes)
+    notes = (*((chosen.note,) if chosen.note else ()), *_loop_notes(prunable), *data_notes(found))
+    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes, fitted, sizes=source.sizes)
     return PruneResult(record, built, report)
 
 
@@ -270,31 +239,7 @@ def _taken_out(prunable: Prunable, units: LabelArray, source: PruneSource) -> Bu
     return build(prunable.model)
 
 
-def _plans(
-    prunable: Prunable,
-    proto: ModelProto,
-    base_dir: Path | None,
-    shapes: Shapes,
-    options: PruneOptions,
-    given: PruneData,
-) -> tuple[list[GroupPlan], dict[str, Evidence]]:
-    """What goes of every group, and what the data held for the layers that were looked at."""
-    if options.importance is Importance.L2:
-        return plan_groups(prunable.groups, weight_scores(prunable, proto, base_dir), options), {}
-    if options.saving is not None:
-        # What is lost is measured on feeds that nothing was fitted to, where there are enough.
-        rest, probes = held_out(proto, base_dir, given)
-        moments = group_moments(prunable, proto, base_dir, rest)
-        found = checked_evidence(moments)
-        saving, alignment = options.saving, options.alignment
-        return search_plans(prunable, proto, base_dir, shapes, moments, probes, saving, alignment=alignment), found
-    moments = group_moments(prunable, proto, base_dir, given)
-    found = checked_evidence(moments)
-    scores = data_scores(prunable, moments, options, weight_scores(prunable, proto, base_dir))
-    return plan_groups(prunable.groups, scores, options), found
-
-
-_NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in control-flow bodies are not pruned)"
+_NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in bodies of Loop and Scan are not pruned)"
 
 
 def _reasons(plans: Sequence[GroupPlan], source: PruneSource) -> str:
@@ -316,10 +261,20 @@ def prune_groups(model: Source, *, input_shapes: Mapping[str, Sequence[int]] | N
         prunable = open_prunable(source.proto, base_dir, source.shapes)
     cost = model_cost(prunable.model, source.shapes)
     groups = tuple(_summary(group, 0, group.reason, source.shapes) for group in prunable.groups)
-    return PruneReport(groups, cost, cost, source.notes, sizes=source.sizes)
+    notes = (*source.notes, *_loop_notes(prunable))
+    return PruneReport(groups, cost, cost, notes, sizes=source.sizes)
 
 
-def _summary(group: Group, removed: int, reason: str, shapes: Shapes) -> GroupSummary:
+def _loop_notes(prunable: Prunable) -> tuple[str, ...]:
+    layers = layers_in_loops(prunable.model)
+    if not layers:
+        return ()
+    name, loop = next(iter(layers.items()))
+    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+    return (f"layers in bodies are not pruned: '{name}' in that of {loop}{more}",)
+
+
+def _summary(group: Group, removed: int, reason: str, shapes: Shapes, *, aligned: bool = False) -> GroupSummary:
     names = tuple(str(producer.node.name) for producer in group.producers)
     nodes = {id(node): node for node in (*(one.node for one in group.producers), *(one.node for one in group.readers))}
     own = [layer_cost(node, shapes) for node in nodes.values()]
@@ -332,4 +287,5 @@ def _summary(group: Group, removed: int, reason: str, shapes: Shapes) -> GroupSu
         bool(group.is_free.any()),
         sum(cost.parameters for cost in own),
         sum(cost.multiply_adds for cost in own),
+        aligned,
     )

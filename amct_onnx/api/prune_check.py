@@ -58,6 +58,14 @@ def _smaller(session: InferenceSession, feed: Feed) -> list[Feed]:
     return [{spec.name: feed[spec.name][:1] for spec in specs}]
 
 
+def runs(proto: ModelProto, base_dir: Path | None, feed: Feed) -> bool:
+    """Whether a model runs on a feed."""
+    try:
+        return _shapes(open_session(proto, base_dir=base_dir), feed) is not None
+    except AmctError:
+        return False
+
+
 def _shapes(session: InferenceSession, feed: Feed) -> list[tuple[int, ...]] | None:
     """Shapes of the results; None when the model does not run on the feed."""
     try:

@@ -14,6 +14,7 @@ import numpy as np
 from amct_onnx.analyse.pruning.cost import Cost
 from amct_onnx.api.result import SavedFiles, TrialResult
 from amct_onnx.api.saving import check_outputs, prefixed_paths
+from amct_onnx.config.retrain import FilterPruning
 from amct_onnx.config.retrain.write import format_prune_config
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
@@ -37,6 +38,7 @@ class GroupSummary:
         approximate: nodes that mix the channels, so that what stays changes, too.
         is_prunable: whether some of them may go.
         parameters, multiply_adds: of the layers that make and read them, before pruning.
+        ascend_optimized: whether, as was asked for, a multiple of 16 channels of each layer stays.
     """
 
     layers: tuple[str, ...]
@@ -47,6 +49,7 @@ class GroupSummary:
     is_prunable: bool = False
     parameters: int = 0
     multiply_adds: int = 0
+    ascend_optimized: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,16 @@ class PruneResult:
 
     def config_text(self) -> str:
         """A simple config that takes as many channels of each layer; which ones is then ranked anew."""
-        ratios = {
-            name: float(np.float32(group.removed / group.channels))
+        layers = {
+            name: FilterPruning(
+                ratio=float(np.float32(group.removed / group.channels)), ascend_optimized=group.ascend_optimized
+            )
             for group in self.report.groups
             if group.removed
             for name in group.layers
         }
-        return format_prune_config(ratios)
+        whole = [name for group in self.report.groups if not group.removed for name in group.layers]
+        return format_prune_config(layers, whole)
 
     def save(
         self,

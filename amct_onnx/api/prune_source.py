@@ -13,6 +13,7 @@ from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.input_shapes import input_shape_text
 from amct_onnx.analyse.pruning.shapes import FoundShapes, find_shapes, first_feeds, free_sizes, sample_feed
 from amct_onnx.analyse.walk import KEPT_SAMPLES
+from amct_onnx.api.prune_check import runs
 from amct_onnx.api.quantized import refuse_quantized
 from amct_onnx.api.source import Source, load_source, refuse_compressed
 from amct_onnx.graph.functions import inline_layer_functions
@@ -49,12 +50,12 @@ class PruneSource:
 
     @property
     def remedy(self) -> str:
-        """What may help where free sizes were chosen without the user; empty elsewhere."""
-        if not self.is_guessed:
+        """What helps where the model does not run at the free sizes that were chosen for it; empty elsewhere."""
+        if not self.is_guessed or runs(self.proto, self.base_dir, self.feed):
             return ""
         return (
-            f"free sizes were taken as {input_shape_text(self.sizes)}; where the model takes others, give them with "
-            "--input-shape (input_shapes), or --data"
+            f"free sizes were taken as {input_shape_text(self.sizes)}, at which the model does not run; give others "
+            "with --input-shape (input_shapes), or --data"
         )
 
     @property

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from dataclasses import asdict
 
 from amct_onnx.api import check_deploy
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import show_deploy_findings
+from amct_onnx.cli.words import counted
+from amct_onnx.passes.deploy_findings import DeployFinding
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -22,6 +25,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         }
     )
     show_deploy_findings(console, findings)
-    verdict = f"{stopping} findings stop the Ascend compiler" if stopping else "nothing found that stops the compiler"
-    console.say(f"{arguments.model}: {verdict}")
+    console.say(f"{arguments.model}: {_verdict(findings, stopping)}")
     return 1 if stopping else 0
+
+
+def _verdict(findings: Collection[DeployFinding], stopping: int) -> str:
+    if stopping:
+        return f"{counted(stopping, 'finding')} that stop{'s' if stopping == 1 else ''} the Ascend compiler"
+    if any(finding.rule == "not_quantized" for finding in findings):
+        return "this is no deploy model, so nothing that quantizes was checked"
+    return "nothing found that stops the compiler"

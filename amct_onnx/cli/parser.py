@@ -238,7 +238,8 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     parser.add_argument(
         "--importance",
         choices=[importance.value for importance in Importance],
-        help="how channels are ranked (default: l2; with --data reconstruction)",
+        help="how channels are ranked: l2 and bn_scale by weights, the others by --data (default: l2; with --data "
+        "reconstruction)",
     )
     parser.add_argument(
         "--save-config", type=Path, metavar="FILE", help="also write a .cfg that prunes as much of each layer"
@@ -253,6 +254,13 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
         metavar="FILE",
         help="an AMCT retrain config (.cfg) with a prune_config; takes the place of --ratio, --ascend-optimized and "
         "--skip",
+    )
+    parser.add_argument(
+        "--auto-config",
+        type=Path,
+        metavar="FILE",
+        help="an AMCT config of a search (.cfg) with a compress_ratio; takes the place of --saving, and of all that "
+        "--config does",
     )
     parser.add_argument("--ascend-optimized", action="store_true", help="leave a multiple of 16 channels")
     parser.add_argument(

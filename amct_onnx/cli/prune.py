@@ -15,6 +15,7 @@ from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import finite, show_files
 from amct_onnx.cli.trials import check_trials, show_trials
 from amct_onnx.cli.words import few
+from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
 
@@ -23,8 +24,10 @@ _NEEDING_DATA = ("data_types", *IMAGE_FLAGS, "no_recover", "check_snr", "no_tria
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Choose channels, take them out, save, report."""
+    auto = None if arguments.auto_config is None else load_auto_prune(arguments.auto_config)
     feeds = feeds_from(arguments, needing=_NEEDING_DATA)
     inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
+    inputs += auto.files if auto else ()
     outputs = prefixed_paths(arguments.output, ENDINGS)
     if arguments.save_config:
         outputs["config"] = arguments.save_config
@@ -34,6 +37,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     result = prune(
         arguments.model,
         config=arguments.config,
+        auto_config=auto,
         data=feeds,
         ratio=arguments.ratio,
         saving=arguments.saving,
@@ -45,9 +49,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         input_shapes=None if feeds else _shapes(arguments),
         progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
-    _show(console, result, result.save(arguments.output, protect=inputs, config=arguments.save_config))
-    if not feeds:
-        console.say("not tried beside the float model: that takes --data")
+    paths = result.save(arguments.output, protect=inputs, config=arguments.save_config)
+    _show(console, result, paths, untried="" if feeds else "that takes --data")
     return check_trials(console, result.report.trials, arguments.check_snr)
 
 
@@ -110,8 +113,8 @@ def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
     return parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
 
 
-def _show(console: Console, result: PruneResult, paths: SavedFiles) -> None:
-    """Tell what went, what could not, and which files were written."""
+def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: str = "") -> None:
+    """Tell what went, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
     before, after = report.before, report.after
     pruned = [group for group in report.groups if group.removed]
@@ -129,6 +132,8 @@ def _show(console: Console, result: PruneResult, paths: SavedFiles) -> None:
     if mixing:
         console.say(f"note: {few(mixing)} mix channels, so results change for those that stay, too")
     show_trials(console, report.trials)
+    if untried:
+        console.say(f"not tried beside the float model: {untried}")
     for note in report.notes:
         console.say(f"note: {note}")
     show_files(console, paths)

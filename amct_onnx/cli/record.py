@@ -7,13 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from amct_onnx.api import restore_pruned, restore_sparse
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.compress import is_tensors_file, sibling_tensors
 from amct_onnx.api.source import load_source
 from amct_onnx.cli.console import Console
+from amct_onnx.cli.record_tables import prune_data, show_entries, show_prune
 from amct_onnx.errors import RecordError
 from amct_onnx.record import LoadedRecord, Record, load_record
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
@@ -66,36 +65,9 @@ def run_show(arguments: argparse.Namespace, console: Console) -> int:
     console.say(f"{arguments.file}: {_counts(record)}")
     for finding in loaded.findings:
         console.say(f"warning: {finding}")
-    rows = []
-    for name, entry in record.layers.items():
-        scales = entry.scale_w
-        weights = "" if not scales else f"{min(scales):.4g}" + (f" .. {max(scales):.4g}" if len(scales) > 1 else "")
-        rows.append(
-            (
-                name,
-                _short(entry.scale_d),
-                entry.offset_d,
-                len(scales),
-                weights,
-                entry.activation_type,
-                entry.weight_type,
-            )
-        )
-    console.table(("entry", "scale_d", "offset_d", "weight scales", "scale_w", "act", "wts"), rows)
-    cache = [(name, len(entry.scale)) for name, entry in record.kv_cache.items()]
-    console.table(("cache", "scales"), cache)
-    groups = [
-        (number, ", ".join(node.name for node in prune.producers), ", ".join(node.name for node in prune.consumers))
-        for number, prune in enumerate(record.prune)
-        if prune.selective_prune is None
-    ]
-    console.table(("prune group", "producers", "consumers"), groups)
+    show_entries(console, record)
+    show_prune(console, record)
     return 0
-
-
-def _short(value: float | None) -> str:
-    """A float32 in the fewest digits that tell it from its neighbours."""
-    return "" if value is None else str(np.float32(value))
 
 
 def _counts(record: Record) -> str:
@@ -119,13 +91,5 @@ def _as_data(record: Record) -> dict[str, Any]:
         },
         "layers": layers,
         "kv_cache": {name: asdict(entry) for name, entry in record.kv_cache.items()},
-        "prune": [_prune_data(prune) for prune in record.prune],
-    }
-
-
-def _prune_data(prune: Any) -> dict[str, Any]:
-    return {
-        "producers": [node.name for node in prune.producers],
-        "consumers": [node.name for node in prune.consumers],
-        "selective_prune": prune.selective_prune.name if prune.selective_prune else None,
+        "prune": [prune_data(prune) for prune in record.prune],
     }

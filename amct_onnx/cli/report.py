@@ -10,7 +10,7 @@ from typing import Any
 from amct_onnx.api import CompressionResult, Report, SavedFiles
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.trials import show_trials
-from amct_onnx.cli.words import counted, few
+from amct_onnx.cli.words import counted, few, grouped
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime.machine import saturation_note
@@ -57,20 +57,16 @@ def show_refusals(console: Console, report: Report) -> None:
         console.say("left in float: nothing")
         return
     console.say(f"left in float or not fused ({len(report.refusals)}):")
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for refusal in report.refusals:
-        groups.setdefault((refusal.op_type, refusal.reason, refusal.remedy), []).append(refusal.node)
-    for (op_type, reason, remedy), names in groups.items():
+    found = [((refusal.op_type, refusal.remedy), refusal.reason, refusal.node) for refusal in report.refusals]
+    for (op_type, remedy), reason, names in grouped(found):
         advice = f" (remedy: {remedy})" if remedy else ""
         console.say(f"  {op_type} {few(names)}: {reason}{advice}")
 
 
 def show_deploy_findings(console: Console, findings: Iterable[DeployFinding]) -> None:
-    """List what the Ascend compiler will find, equal findings together."""
-    groups: dict[tuple[bool, str, str], list[str]] = {}
-    for finding in findings:
-        groups.setdefault((finding.stops, finding.message, finding.remedy), []).append(finding.node)
-    for (stops, message, remedy), names in groups.items():
+    """List what the Ascend compiler will find, findings alike together."""
+    found = [((finding.stops, finding.remedy), finding.message, finding.node) for finding in findings]
+    for (stops, remedy), message, names in grouped(found):
         where = f"{few(names)}: " if names[0] else ""
         kind = "stops the Ascend compiler" if stops else "for the Ascend compiler"
         console.say(f"{kind}: {where}{message} (remedy: {remedy})")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TypeVar
 
 _NAMED = 3
+_NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def counted(number: int, thing: str) -> str:
@@ -17,3 +22,17 @@ def few(names: Iterable[str]) -> str:
     found = list(names)
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more
+
+
+def grouped(found: Iterable[tuple[Key, str, str]]) -> Iterator[tuple[Key, str, list[str]]]:
+    """Sentences that differ in numbers alone, as one: key, sentence and name of each -> key, sentence, all names.
+
+    Where the numbers differ, those of the first stand for all, and the sentence says so.
+    """
+    groups: dict[tuple[Key, str], list[tuple[str, str]]] = {}
+    for key, sentence, name in found:
+        groups.setdefault((key, _NUMBER.sub("#", sentence)), []).append((sentence, name))
+    for (key, _), members in groups.items():
+        first, names = members[0][0], [name for _, name in members]
+        is_same = all(sentence == first for sentence, _ in members)
+        yield key, first if is_same else f"{first} (numbers of the first)", names

@@ -73,7 +73,7 @@ class Model:
 
     def graphs(self) -> Iterator[Graph]:
         """The main graph and every body of a control-flow node, outer before inner, in the order of the source."""
-        return _with_bodies(self.graph)
+        return with_bodies(self.graph)
 
     def nodes(self) -> Iterator[Node]:
         """Every node, those of bodies included."""
@@ -170,7 +170,7 @@ def _import_graph(proto: GraphProto, outer: TensorMap, opset: int, base_dir: Pat
     for sparse in proto.sparse_initializer:
         local[sparse.values.name] = graph.sparse[sparse.values.name] = Variable(sparse.values.name)
     graph.nodes = [_import_node(node, local, outer, opset, base_dir) for node in proto.node]
-    graph.control_nodes = [node for node in graph.nodes if _bodies(node)]
+    graph.control_nodes = [node for node in graph.nodes if bodies_of(node)]
     tensors: TensorMap = ChainMap(local, outer)
     graph.inputs = [tensors[info.name] for info in proto.input]
     graph.outputs = [tensors[info.name] for info in proto.output]
@@ -218,14 +218,16 @@ def _import_attribute(
     return proto
 
 
-def _with_bodies(graph: Graph) -> Iterator[Graph]:
+def with_bodies(graph: Graph) -> Iterator[Graph]:
+    """A graph and every body inside it, outer before inner."""
     yield graph
     for node in graph.control_nodes:
-        for body in _bodies(node):
-            yield from _with_bodies(body)
+        for body in bodies_of(node):
+            yield from with_bodies(body)
 
 
-def _bodies(node: Node) -> list[Graph]:
+def bodies_of(node: Node) -> list[Graph]:
+    """The bodies of a control-flow node."""
     return [value for value in node.attrs.values() if isinstance(value, Graph)]
 
 
@@ -256,7 +258,7 @@ def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
         attrs = {key: _copy_attribute(value, copies) for key, value in node.attrs.items()}
         result.nodes.append(Node(node.op, node.name, attrs, inputs, outputs, node.domain, node.origin))
     result.outputs = [copied(tensor) for tensor in graph.outputs]
-    result.control_nodes = [node for node in result.nodes if _bodies(node)] if graph.control_nodes else []
+    result.control_nodes = [node for node in result.nodes if bodies_of(node)] if graph.control_nodes else []
     return result
 
 

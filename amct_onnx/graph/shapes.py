@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from amct_onnx.graph.light import lighten
+from amct_onnx.graph.protos import node_bodies
 
 Shape = tuple[int | str | None, ...]
 
@@ -45,11 +46,21 @@ def infer_types(proto: ModelProto, base_dir: Path | None = None) -> dict[str, in
 
 
 def infer_infos(
-    proto: ModelProto, base_dir: Path | None = None, fed: Mapping[str, Sequence[int]] | None = None
+    proto: ModelProto,
+    base_dir: Path | None = None,
+    fed: Mapping[str, Sequence[int]] | None = None,
+    *,
+    bodies: bool = False,
 ) -> dict[str, ValueInfoProto]:
     """Type and shape of every tensor that inference can tell from the inputs, of these shapes where `fed` has them.
 
     What the model declares of other tensors is not believed: the runtime does not either.
+
+    Args:
+        proto: the model.
+        base_dir: folder of external weights, from which small tensors are read since they may hold shapes.
+        fed: input -> shape.
+        bodies: tell tensors of bodies, too, and none whose name means something else elsewhere.
     """
     light, _ = lighten(proto, base_dir)
     del light.graph.value_info[:]
@@ -57,13 +68,26 @@ def infer_infos(
         info.type.tensor_type.ClearField("shape")
     _fix(light, fed or {})
     light = _infer(light)
-    return {info.name: info for info in (*light.graph.input, *light.graph.output, *light.graph.value_info)}
+    found: dict[str, ValueInfoProto] = {}
+    doubtful: set[str] = set()
+    for graph in _graphs(light.graph) if bodies else [light.graph]:
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            if found.setdefault(info.name, info).type != info.type:
+                doubtful.add(info.name)
+    return {name: info for name, info in found.items() if not (bodies and name in doubtful)}
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for body in node_bodies(node):
+            yield from _graphs(body)
 
 
 def declared_sizes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, Shape]:
     """Sizes of tensors that follow from what the model declares of its inputs; None for those that a feed decides."""
     found: dict[str, Shape] = {}
-    for name, info in infer_infos(proto, base_dir).items():
+    for name, info in infer_infos(proto, base_dir, bodies=True).items():
         kind = info.type.tensor_type
         if info.type.HasField("tensor_type") and kind.HasField("shape"):
             found[name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)

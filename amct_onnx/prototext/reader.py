@@ -54,9 +54,11 @@ class _Reader:
     def block(self, spec: MessageSpec, *, start: int, closer: str) -> Block:
         """Read fields up to ``closer``, or to the end of the text where that is empty."""
         block = Block(self.source.line(start))
+        given: set[str] = set()  # a field whose value does not fit is faulty, not missing
         while True:
             match = self._next(_NAME)
             if name := match["name"]:
+                given.add(name)
                 self._field(block, spec, name, match)
                 continue
             if match["close"] and match["close"] == closer:
@@ -68,7 +70,7 @@ class _Reader:
             if match["close"]:
                 raise self._fault(match.start("close"), f'this "{match["close"]}" does not close what was opened')
             raise self._fault(self.at, "expected the name of a field")
-        missing = [field.name for field in spec.fields.values() if field.required and field.name not in block.fields]
+        missing = [field.name for field in spec.fields.values() if field.required and field.name not in given]
         block.problems.extend(Problem(block.line, f"{name} is missing and must be given") for name in missing)
         return block
 

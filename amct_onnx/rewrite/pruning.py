@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from onnx import ModelProto
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import BuiltModel, Model, build, import_model, name_nodes
 from amct_onnx.graph.element_types import settle_types
+from amct_onnx.graph.model import Graph, bodies_of, with_bodies
+from amct_onnx.graph.op_table import is_standard, spec_of
 from amct_onnx.graph.shapes import declared_sizes
 from amct_onnx.passes.densify import DensifySparse
 from amct_onnx.passes.drop_dead import DropDeadConstants
@@ -58,6 +60,21 @@ def open_prunable(
     settle_types(model)
     flow = follow(model, shapes, RULES, declared=declared_sizes(proto, base_dir), kept=kept)
     return Prunable(model, flow, tuple(find_groups(flow)))
+
+
+def layers_in_loops(model: Model) -> dict[str, str]:
+    """Layers in bodies that channels are not followed through -> the control-flow node outside of branches."""
+    return dict(_in_loops(model.graph))
+
+
+def _in_loops(graph: Graph) -> Iterator[tuple[str, str]]:
+    for node in graph.control_nodes:
+        for body in bodies_of(node):
+            if is_standard(node) and node.op in RULES:
+                yield from _in_loops(body)
+                continue
+            layers = [inner for each in with_bodies(body) for inner in each.nodes if spec_of(inner).has_record]
+            yield from ((str(layer.name), f"{node.op} '{node.name}'") for layer in layers)
 
 
 def prune_model(prunable: Prunable, units: LabelArray) -> BuiltModel:

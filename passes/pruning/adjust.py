@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from amct_onnx.graph.edit import Editor, drop_attributes, replace_input, set_attribute
 from amct_onnx.graph.model import Model, constant_array
 from amct_onnx.graph.op_table import known_constant
-from amct_onnx.graph.parts import Constant, Node, Tensor
+from amct_onnx.graph.parts import Constant, Node, Tensor, Variable
 from amct_onnx.graph.weights import Array, DerivedValues
 from amct_onnx.passes.pruning.labels import LabelArray
 
@@ -260,6 +260,29 @@ class Attribute:
         """Make the change."""
         counts = [int(keep(labels).sum()) // self.divisor for labels in self.counted]
         set_attribute(self.node, self.name, counts if self.is_list else counts[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Unread:
+    """An optional input that says nothing is left out.
+
+    Attributes:
+        node: the reader.
+        index: which input.
+        labels: the channels along it.
+    """
+
+    node: Node
+    index: int
+    labels: LabelArray
+
+    def concerned(self) -> list[LabelArray]:
+        """The labels it depends on."""
+        return [self.labels]
+
+    def apply(self, _model: Model, _keep: Keep) -> None:
+        """Make the change."""
+        replace_input(self.node, self.index, Variable.empty())
 
 
 @dataclass(frozen=True, eq=False)

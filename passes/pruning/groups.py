@@ -22,6 +22,7 @@ class Group:
         is_free: which units may go: bool [units].
         blocks: equal blocks of units, from each of which as many must go: int64 [units].
         readers: nodes on the way of the channels.
+        recurrences: its recurrent layers, which read their own channels.
         reason: why not every unit is free; empty when all are.
         approximate: nodes that mix the channels, so that results of those that stay change.
     """
@@ -33,6 +34,7 @@ class Group:
     readers: tuple[Reader, ...]
     reason: str
     approximate: tuple[str, ...]
+    recurrences: tuple[Reader, ...] = ()
 
     @property
     def name(self) -> str:
@@ -49,12 +51,14 @@ def find_groups(flow: Flow) -> list[Group]:
     """The groups of a graph, in the order of their first layers."""
     groups = [_group(flow, producers) for producers in _members(flow)]
     readers = _touching(flow, groups, [reader.labels for reader in flow.readers])
+    recurrences = _touching(flow, groups, [reader.labels for reader in flow.recurrences])
     mixing = _touching(flow, groups, list(flow.approximate.values()))
     names = list(flow.approximate)
     return [
         replace(
             group,
             readers=tuple(flow.readers[index] for index in readers[place]),
+            recurrences=tuple(flow.recurrences[index] for index in recurrences[place]),
             approximate=tuple(names[index] for index in mixing[place]),
         )
         for place, group in enumerate(groups)

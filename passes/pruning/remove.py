@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from amct_onnx.graph.model import Model
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.drop_dead import drop_unread
-from amct_onnx.passes.pruning.adjust import Entries, Slice
+from amct_onnx.passes.pruning.adjust import Entries, Slice, Unread
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Flow
 
@@ -43,7 +43,7 @@ class RemoveChannels:
                     slices.setdefault(adjustment.key(keep), []).append(adjustment)
                     changed[adjustment.node.name] = None
                     continue
-                if isinstance(adjustment, Entries):
+                if isinstance(adjustment, Entries | Unread):
                     loose.append(adjustment.node.inputs[adjustment.index])
                 adjustment.apply(model, keep)
                 changed[adjustment.node.name] = None

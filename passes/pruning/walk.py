@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from amct_onnx.graph.edit import replace_input
-from amct_onnx.graph.model import Graph, Model, constant_array
+from amct_onnx.graph.model import Graph, Model, bodies_of, constant_array, with_bodies
 from amct_onnx.graph.op_table import is_standard, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.graph.weights import Array
@@ -56,11 +56,13 @@ class Reader:
         node: the node.
         labels: the channels as it counts them: its inputs, or for what passes them on its results.
         groups: of a convolution that takes its inputs in groups.
+        weight: which input holds the weights for them.
     """
 
     node: Node
     labels: LabelArray
     groups: int = 1
+    weight: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +80,7 @@ class Flow:
         labels: the labels.
         producers: layers that make channels, in graph order.
         readers: nodes on the way of channels, in graph order.
+        recurrences: recurrent layers, which read in every step the channels that they made in the last.
         adjustments: what has to change with them.
         balances: which blocks must stay of one size.
         approximate: nodes whose results change for other channels, too: name -> labels.
@@ -88,6 +91,7 @@ class Flow:
     labels: Labels = field(default_factory=Labels)
     producers: list[Producer] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
+    recurrences: list[Reader] = field(default_factory=list)
     adjustments: list[Adjustment] = field(default_factory=list)
     balances: list[Balance] = field(default_factory=list)
     approximate: dict[str, LabelArray] = field(default_factory=dict)
@@ -98,7 +102,9 @@ class Flow:
 class Walk:
     """One walk over a graph; rules use it to read and write what is known of tensors."""
 
-    def __init__(self, model: Model, shapes: Shapes, declared: Shapes, kept: Mapping[str, str]) -> None:
+    def __init__(
+        self, model: Model, shapes: Shapes, declared: Shapes, kept: Mapping[str, str], rules: Mapping[str, Rule]
+    ) -> None:
         """Begin.
 
         Args:
@@ -106,6 +112,7 @@ class Walk:
             shapes: sizes of every tensor, free ones with a number in place.
             declared: the same, free ones as None or a name.
             kept: layers whose channels all stay -> why.
+            rules: what operators do.
         """
         self.model = model
         self.flow = Flow()
@@ -117,6 +124,23 @@ class Walk:
         self._frozen: dict[int, Constant] = {}
         self._shared: dict[int, Mapping[int, LabelArray]] = {}
         self._parts: list[tuple[LabelArray, str]] = []
+        self._rules = rules
+        self._in_bodies = _read_in_bodies(model.graph, rules)
+
+    def follow_nodes(self, graph: Graph) -> None:
+        """Let every node of a graph do with channels what its rule says."""
+        for node in graph.nodes:
+            rule = self._rules.get(node.op) if is_standard(node) else None
+            if _is_constant(node) or self.note_sizes(node):
+                continue
+            self.freeze_sizes(node)
+            if rule is None:
+                self.fix_inputs(node, "pruning has no rule for this operator")
+                continue
+            rule(self, node)
+            for tensor in node.outputs:
+                if id(tensor) in self._in_bodies:
+                    self.fix(tensor, self._in_bodies[id(tensor)])
 
     @property
     def labels(self) -> Labels:
@@ -202,11 +226,6 @@ class Walk:
             sizes = self._sizes.get(id(node.inputs[index]))
             if sizes is not None and any(size.counted for size in sizes.entries.reshape(-1)):
                 self.freeze(node, index)
-
-    def freeze_known(self, node: Node, index: int) -> None:
-        """The same for one input that holds sizes, whether they count channels or not."""
-        if id(node.inputs[index]) in self._sizes:
-            self.freeze(node, index)
 
     def freeze(self, node: Node, index: int) -> None:
         """Let a node read a constant in place of sizes, where they are known."""
@@ -363,7 +382,7 @@ def follow(
     declared: Shapes | None = None,
     kept: Mapping[str, str] | None = None,
 ) -> Flow:
-    """Follow the channels of every layer of the main graph.
+    """Follow the channels of every layer of the main graph, and of branches.
 
     Args:
         model: a model with named nodes.
@@ -372,20 +391,8 @@ def follow(
         declared: what is known of sizes whatever is fed.
         kept: layers whose channels all stay -> why.
     """
-    walk = Walk(model, shapes, declared or {}, kept or {})
-    inside = _read_in_bodies(model)
-    for node in model.graph.nodes:
-        rule = rules.get(node.op) if is_standard(node) else None
-        if _is_constant(node) or walk.note_sizes(node):
-            continue
-        walk.freeze_sizes(node)
-        if rule is None:
-            walk.fix_inputs(node, "pruning has no rule for this operator")
-            continue
-        rule(walk, node)
-        for tensor in node.outputs:
-            if id(tensor) in inside:
-                walk.fix(tensor, "a control-flow body reads it")
+    walk = Walk(model, shapes, declared or {}, kept or {}, rules)
+    walk.follow_nodes(model.graph)
     for tensor in model.graph.outputs:
         walk.fix(tensor, f"it is the model's output '{tensor.name}'")
     walk.settle_parts()
@@ -396,8 +403,18 @@ def _is_constant(node: Node) -> bool:
     return bool(node.outputs) and resolve_constant(node.outputs[0]) is not None
 
 
-def _read_in_bodies(model: Model) -> Collection[int]:
-    """``id`` of every tensor that a body reads or gives out."""
-    bodies: list[Graph] = [graph for graph in model.graphs() if graph is not model.graph]
-    read = {id(tensor) for graph in bodies for node in graph.nodes for tensor in node.inputs}
-    return read | {id(tensor) for graph in bodies for tensor in graph.outputs}
+def _read_in_bodies(graph: Graph, rules: Mapping[str, Rule]) -> dict[int, str]:
+    """``id`` of every tensor that bodies without a rule read -> why its channels stay; branches have a rule."""
+    found: dict[int, str] = {}
+    for node in graph.control_nodes:
+        bodies = list(bodies_of(node))
+        if is_standard(node) and node.op in rules:
+            for body in bodies:
+                found.update(_read_in_bodies(body, rules))
+            continue
+        reason = f"{node.op} '{node.name}': its body reads it"
+        for body in bodies:
+            for inner in with_bodies(body):
+                read = (*(tensor for reader in inner.nodes for tensor in reader.inputs), *inner.outputs)
+                found.update((id(tensor), reason) for tensor in read)
+    return found

@@ -164,7 +164,7 @@ PRUNE = ["prune", "m.onnx", "-o", "out/m"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], r"give --ratio.*, --saving .* or --config"),
+        ([], r"give one of --ratio.*, --saving .*, --config and --auto-config"),
         (["--ratio", "0.5", "--saving", "0.2"], "--ratio and --saving exclude each other"),
         (["--saving", "0.2"], "--saving finds from --data .*give --data, or --ratio"),
         (["--ratio", "0.5", "--importance", "energy"], "--importance energy ranks by --data; give --data"),
@@ -317,6 +317,89 @@ def test_the_config_that_was_found_is_saved_with_the_rest_or_nothing_is(here, ca
     assert main([*command, "found.cfg"]) == 0
     assert sorted(contents(here / "out")) == ["m_pruned_model.onnx", "m_record.txt"]
     assert "prune_ratio: 0.5" in Path("found.cfg").read_text()
+
+
+AUTO = "# one and a half\ncompress_ratio: 1.5 ascend_optimized: false test_iteration: 8\n"
+
+
+class TestAutoConfig:
+    """`prune --auto-config`."""
+
+    COMMAND = ("prune", "m.onnx", "--auto-config", "auto.cfg", "-o", "out/m")
+
+    @pytest.fixture
+    def there(self, here):
+        Path("auto.cfg").write_text(AUTO)
+        Path("feeds").mkdir()
+        for index in range(8):
+            np.savez(f"feeds/{index}.npz", x=normal(4, 3, 8, 8, seed=index))
+        return here
+
+    def test_what_was_found_is_pruned_fitted_and_saved(self, there, capsys) -> None:
+        command = [*self.COMMAND, "--data", "feeds", "--save-config", "found.cfg", "--json"]
+        assert main(command) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["before"]["multiply_adds"] / shown["after"]["multiply_adds"] >= 1.5
+        assert shown["fitted"]
+        assert shown["files"]["config"] == "found.cfg"
+        assert main(["prune", "m.onnx", "--config", "found.cfg", "-o", "again"]) == 0
+        assert sizes("again_pruned_model.onnx") == {
+            name: size for name, size in sizes("out/m_pruned_model.onnx").items() if name.startswith("w")
+        }
+
+    @pytest.mark.parametrize(
+        ("text", "arguments", "words"),
+        [
+            (AUTO, [], "--auto-config finds from --data how much of each layer goes; give --data"),
+            *(
+                (AUTO, ["--data", "feeds", *flags], f"--auto-config and {flags[0]} exclude each other")
+                for flags in (
+                    ("--ratio", "0.5"),
+                    ("--saving", "0.5"),
+                    ("--config", "my.cfg"),
+                    ("--ascend-optimized",),
+                    ("--skip", "second"),
+                )
+            ),
+            (None, ["--data", "feeds"], r"auto\.cfg cannot be read: No such file"),
+            ("\ncompress_ratio: 0.5", ["--data", "feeds"], r"auto\.cfg, line 2: compress_ratio is 0\.5"),
+            (
+                "\ncompress_ratio: 90 ascend_optimized: false",
+                ["--data", "feeds"],
+                r"auto\.cfg, line 2: compress_ratio is 90, but at most",
+            ),
+            (
+                "compress_ratio: 1.1",
+                ["--data", "feeds"],
+                "'first': none of its 8 channels goes: a multiple of 16 stays, and at most 100% may",
+            ),
+            (
+                AUTO,
+                ["--data", "feeds", "--save-config", "auto.cfg"],
+                r"auto\.cfg: this output would overwrite an input",
+            ),
+            (
+                f"{AUTO} override_prune_cfg: 'my.cfg'",
+                ["--data", "feeds"],
+                r"my\.cfg, line 2: FilterPruning stands here, but an override_prune_cfg only skips",
+            ),
+        ],
+    )
+    def test_faults(self, there, capsys, text: str | None, arguments: list[str], words: str) -> None:
+        if text is None:
+            Path("auto.cfg").unlink()
+        else:
+            Path("auto.cfg").write_text(text)
+        fails(capsys, there, [*self.COMMAND, *arguments], words)
+
+    def test_a_saving_out_of_reach(self, there, capsys) -> None:
+        command = ["prune", "m.onnx", "--saving", "0.97", "--data", "feeds", "-o", "out/m"]
+        fails(capsys, there, command, r"saving is 0\.97, but at most 0\.\d+ of the multiply-adds can go; ask for less")
+
+
+def test_layers_without_normalization_are_named(here, capsys) -> None:
+    assert main(["prune", "m.onnx", "--ratio", "0.5", "--importance", "bn_scale", "-o", "out/m"]) == 0
+    assert "note: first, second: no BatchNormalization alone reads their channels" in capsys.readouterr().out
 
 
 def test_a_fitted_record_says_what_it_lacks(here, capsys) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from onnx import ModelProto
@@ -240,3 +242,21 @@ def wrong_record():
     from amct_onnx.record import LayerRecord, Record
 
     return Record({"L": LayerRecord(scale_d=1, offset_d=0, scale_w=(1,), offset_w=(0,), tensor_balance_factor=(1,))})
+
+
+def test_layers_that_cannot_be_balanced_are_named() -> None:
+    source = parse(
+        """[out] s = MatMul(x, w)
+           y = If(c) <then_branch = p () => (float[n,3] a) { a = MatMul(s, v) },
+                      else_branch = q () => (float[n,3] b) { b = MatMul(s, u) }>
+           [rec] z, = RNN<hidden_size = 3>(t, W, R)""",
+        "float[n,4] x, bool c, float[2,n,4] t",
+        "float[n,3] y, float[2,1,n,3] z",
+        {"w": normal(4, 4), "v": normal(4, 3), "u": normal(4, 3, seed=1), "W": normal(1, 3, 4), "R": normal(1, 3, 3)},
+    )
+    feeds = [{"x": normal(2, 4), "c": np.array(flag), "t": normal(2, 2, 4)} for flag in (True, False)]
+    notes = [note for note in amct_onnx.quantize(source, feeds, dmq=0.5, trial=False).report.notes if "DMQ" in note]
+    inside, recurrent = notes
+    assert re.fullmatch(r"layers in control-flow bodies are not balanced \(DMQ\): '.+' and 1 more", inside)
+    assert recurrent == "recurrent layers are not balanced (DMQ): 'rec'"
+    assert not any("DMQ" in note for note in amct_onnx.quantize(source, feeds, trial=False).report.notes)

@@ -253,7 +253,7 @@ CASES = {
         outputs="float[a,b,c] y",
     ),
     "a GRU, read at its end": Case(
-        """[first] , a = GRU<hidden_size = 6, linear_before_reset = 1>(x, W, R, B) s = Squeeze(a, zero)
+        """[first] u, a = GRU<hidden_size = 6, linear_before_reset = 1>(x, W, R, B) s = Squeeze(a, zero)
            [last] y = MatMul(s, v1)""",
         {
             "W": normal(1, 18, 5, seed=104),
@@ -292,6 +292,14 @@ CASES = {
         inputs="float[6,3,5] x",
         outputs="float[a,b,c] y",
     ),
+    "ones of a computed shape": Case(
+        """h = Shape(x) n = Slice(h, zero, one) to = Concat<axis = 0>(n, eight)
+           u = ConstantOfShape<value = float[1] {1.0}>(to) [first] s = MatMul(x, w1) t = Mul(s, u)
+           [last] y = MatMul(t, v1)""",
+        {"w1": normal(5, 8, seed=115), "v1": normal(8, 4, seed=116), "eight": ints(8), **AT},
+        inputs="float[n,5] x",
+        outputs="float[a,b] y",
+    ),
     "an RNN whose initial state is repeated": Case(
         """h = Shape(x) n = Slice(h, one, two, zero) to = Concat<axis = 0>(one, n, six) z = Expand(state, to)
            [first] a, b = RNN<hidden_size = 6>(x, W, R, B, , z) s = Squeeze(a, one) t = Add(s, b)
@@ -321,6 +329,30 @@ CASES = {
         ("first", "second"),
         inputs="float[6,n,5] x",
         outputs="float[a,b,c] y",
+    ),
+    "through branches": Case(
+        """[first] s = Conv(x, w)
+           t = If(yes) <
+               then_branch = p () => (float[n,8,h,k] a) { a0 = Relu(s) [inner] a = Conv(a0, u, b) },
+               else_branch = q () => (float[n,8,h,k] d) { d0 = BatchNormalization(s, g, g, g, g) d = Neg(d0) }>
+           r = Add(s, t) [last] y = Conv(r, v)""",
+        {
+            **W,
+            "u": conv(8, 8, seed=117),
+            "b": normal(8, seed=118),
+            "g": np.abs(normal(8, seed=119)),
+            "yes": np.array(True),
+        },
+        ("first", "inner"),
+    ),
+    "through the branch that does not run": Case(
+        """[first] s = Conv(x, w)
+           t = If(no) <
+               then_branch = p () => (float[n,4,h,k] a) {
+                   [inner] a0 = Conv(s, u) a1 = Relu(a0) [reader] a = Conv(a1, v) },
+               else_branch = q () => (float[n,4,h,k] d) { [other] d = Conv(s, v3) }>
+           y = Relu(t)""",
+        {**W, "u": conv(8, 8, seed=117), "v3": conv(4, 8, seed=120), "no": np.array(False)},
     ),
     "channel shuffle by sizes computed from shapes": Case(
         """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at0) c = Gather(h, at1) hw = Slice(h, two, four)
@@ -603,6 +635,30 @@ PINNED = {
         {**LSTM, "v1": normal(6, 4), **AT},
         inputs="float[6,n,5] x",
         outputs="float[a,b,c] y, float[1,n,6] h",
+    ),
+    "If 't': its branches give 't' in different shapes": Case(
+        """[first] s = Conv(x, w)
+           [t] t = If(yes) <
+               then_branch = p () => (float[n,8,h,k] a) { a = Relu(s) },
+               else_branch = q () => (float[n,8,1,1] d) { d = GlobalAveragePool(s) }>
+           [last] y = Conv(t, v)""",
+        {**W, "yes": np.array(True)},
+    ),
+    "'d' of another branch, which is no layer's": Case(
+        """[first] s = Conv(x, w)
+           [t] t = If(yes) <
+               then_branch = p () => (float[n,8,h,k] a) { a = Relu(s) },
+               else_branch = q () => (float[n,8,h,k] d) { d = Neg(z) }>
+           [last] y = Conv(t, v)""",
+        {**W, "yes": np.array(True)},
+        inputs="float[n,3,8,8] x, float[n,8,6,6] z",
+    ),
+    "Loop 't': its body reads it": Case(
+        """[first] s = Conv(x, w)
+           [t] t = Loop(times, , s) < body = d (int64 i, bool go, float[n,8,h,k] a) => (bool on, float[n,8,h,k] b) {
+               on = Identity(go) b = Add(a, s) }>
+           [last] y = Conv(t, v)""",
+        {**W, "times": np.array(2)},
     ),
     "stretches": Case(
         """[first] s = Conv(x, w) t = Resize(s, , scales) [last] y = Conv(t, v2)""",

@@ -147,17 +147,23 @@ def test_steps_are_taken_where_they_lose_least_for_what_they_save() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "blocks", "alignment", "counts"),
+    ("size", "blocks", "alignment", "most", "counts"),
     [
-        (32, 1, 8, [8, 16, 24]),
-        (36, 1, 8, [4, 12, 20]),
-        (12, 1, 16, []),
-        (24, 2, 8, [4, 8]),
-        (10, 1, 1, [1, 2, 3, 4, 5, 6, 7]),
+        (32, 1, 8, 0.75, [8, 16, 24]),
+        (36, 1, 8, 0.75, [4, 12, 20]),
+        (12, 1, 16, 0.75, []),
+        (24, 2, 8, 0.75, [4, 8]),
+        (10, 1, 1, 0.75, [1, 2, 3, 4, 5, 6, 7]),
+        # One of each block stays, whatever may go; 0.29 of 100 are 29, though their product is a little less.
+        (32, 1, 16, 1.0, [16]),
+        (12, 2, 1, 1.0, [1, 2, 3, 4, 5]),
+        (6, 1, 1, 0.5, [1, 2, 3]),
+        (6, 1, 1, 0.1, []),
+        (100, 1, 71, 0.29, [29]),
     ],
 )
-def test_counts_leave_a_multiple(size: int, blocks: int, alignment: int, counts: list[int]) -> None:
-    assert removal_counts(group(blocks, size), 1, alignment) == counts
+def test_counts_leave_a_multiple(size: int, blocks: int, alignment: int, most: float, counts: list[int]) -> None:
+    assert removal_counts(group(blocks, size), 1, alignment, most) == counts
 
 
 def test_an_estimate_passes_through_what_was_measured() -> None:

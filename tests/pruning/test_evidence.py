@@ -122,7 +122,9 @@ def test_sizes_that_were_guessed_are_named_where_nothing_can_go() -> None:
         "float[1,8,4] y",
         {"w": WEIGHTS["w"], "k": normal(36, 4), "to": np.array([1, 8, 36])},
     )
-    with pytest.raises(NothingToCompressError, match=r"taken as x:1,3,64,64; .* --input-shape .*, or --data$"):
+    with pytest.raises(
+        NothingToCompressError, match=r"taken as x:1,3,64,64, at which .* does not run; .* --input-shape .*, or --data$"
+    ):
         amct_onnx.prune(fixed, ratio=0.5)
     with pytest.raises(NothingToCompressError, match=r"it is skipped on request; 'b': it is the model's output 'y'$"):
         amct_onnx.prune(fixed, ratio=0.5, input_shapes={"x": (1, 3, 6, 6)}, skip="a")
@@ -194,3 +196,8 @@ def test_a_pruned_model_that_could_not_be_run_is_told() -> None:
     assert "was not run" in note
     assert "--input-shape" in note
     assert amct_onnx.prune(model, ratio=0.5, input_shapes={"x": (1, 3, 6, 6)}).report.notes == ()
+
+
+def test_sizes_at_which_the_model_runs_are_not_blamed() -> None:
+    with pytest.raises(NothingToCompressError, match=r"it is the model's output 'y'$"):
+        amct_onnx.prune(NET, ratio=0.5, skip=["first", "second"])

@@ -64,7 +64,7 @@ def test_channels_that_others_make_up_for_go_without_loss() -> None:
     assert error(source, fitted.model.to_proto()) < 0.05 * error(source, plain.model.to_proto())
 
 
-@pytest.mark.parametrize("importance", ["l2", "energy", "reconstruction"])
+@pytest.mark.parametrize("importance", ["l2", "bn_scale", "energy", "taylor", "reconstruction"])
 def test_fitting_helps_whatever_ranks_the_channels(importance: str) -> None:
     source = network()
     plain = amct_onnx.prune(source, feeds(), ratio=0.3, importance=importance, recover=False)
@@ -124,11 +124,11 @@ def test_a_plain_record_is_replayed_to_the_same_bytes(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"ratio": 0.3, "saving": 0.2}, "^ratio and saving exclude each other"),
-        ({}, "^give ratio .*, saving .* or config"),
+        ({}, "^give one of ratio .*, saving .*, config and auto_config"),
         ({"ratio": 1.5}, "above 0 and below 1"),
         ({"saving": 0.2}, "give data, or ratio"),
         ({"ratio": 0.3, "importance": "energy"}, "give data, or choose l2"),
-        ({"ratio": 0.3, "importance": "size"}, "choose from l2, energy, reconstruction"),
+        ({"ratio": 0.3, "importance": "size"}, "choose from l2, bn_scale, energy, taylor, reconstruction"),
         ({"ratio": 0.3, "recover": True}, "fits layers on data"),
     ],
 )
@@ -252,13 +252,13 @@ def test_a_config_of_what_was_found_prunes_as_much(tmp_path: Path) -> None:
 
 def test_layers_in_bodies_alone_are_not_said_to_be_missing() -> None:
     source = parse(
-        """y = If(c) < then_branch = p () => (float[n,4] t) { t = MatMul(x, w) },
-                       else_branch = q () => (float[n,4] u) { u = Neg(x) }>""",
-        "float[n,4] x, bool c",
+        """y = Loop(times, , x) < body = d (int64 i, bool go, float[n,4] s) => (bool on, float[n,4] next) {
+               on = Identity(go) next = MatMul(s, w) }>""",
+        "float[n,4] x",
         "float[n,4] y",
-        {"w": normal(4, 4)},
+        {"w": normal(4, 4), "times": np.array(2)},
     )
-    with pytest.raises(NothingToCompressError, match="control-flow bodies are not pruned"):
+    with pytest.raises(NothingToCompressError, match="bodies of Loop and Scan are not pruned"):
         amct_onnx.prune(source, ratio=0.5)
 
 

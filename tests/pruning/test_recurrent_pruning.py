@@ -11,10 +11,14 @@ from onnx import ModelProto, numpy_helper
 
 import amct_onnx
 from amct_onnx.analyse.pruning.cost import layer_multiply_adds
+from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.pruning.reader_views import reader_moments
+from amct_onnx.analyse.pruning.shapes import tensor_shapes
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.cli import main
 from amct_onnx.errors import NothingToCompressError
 from amct_onnx.graph import BuiltModel
+from amct_onnx.rewrite.pruning import open_prunable
 from tests.models import Array, imported, initializers, node_named, normal, parse, run
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -145,3 +149,122 @@ def test_units_that_another_dimension_meets_go_with_it() -> None:
     assert [group.layers for group in result.report.groups if group.removed] == [("rec", "side")]
     sizes = {entry.name: numpy_helper.to_array(entry).shape for entry in result.model.to_proto().graph.initializer}
     assert sizes == {"W": (1, 16, 5), "R": (1, 16, 4), "u": (5, 4), "v": (4, 3), "one": (1,)}
+
+
+def zeros_shared_by(layers: str, readout: str) -> ModelProto:
+    """Layers that begin with zeros, which are made once, as torch exports them."""
+    return parse(
+        f"""h = Shape(x) n = Slice(h, one, two) to = Concat<axis = 0>(one, n, eight) z = Expand(zero, to)
+            {layers} s = Squeeze(b, one) [last] y = {readout}""",
+        f"float[{STEPS},n,{INPUTS}] x",
+        f"float[{STEPS},n,3] y",
+        {
+            "W": normal(1, 32, INPUTS, seed=1),
+            "R": normal(1, 32, HIDDEN, seed=2),
+            "W2": normal(1, 32, HIDDEN, seed=3),
+            "R2": normal(1, 32, HIDDEN, seed=4),
+            "v": normal(HIDDEN, 3, seed=5),
+            "zero": np.zeros((1, 1, 1), np.float32),
+            "one": np.array([1]),
+            "two": np.array([2]),
+            "eight": np.array([HIDDEN]),
+        },
+    )
+
+
+STACK = f"""[rec] a, , = LSTM<hidden_size = {HIDDEN}>(x, W, R, , , z, z) t = Squeeze(a, one)
+            [top] b, , = LSTM<hidden_size = {HIDDEN}>(t, W2, R2, , , z, z)"""
+
+
+def test_zeros_that_layers_share_do_not_tie_them() -> None:
+    proto = zeros_shared_by(STACK, "MatMul(s, v)")
+    result = amct_onnx.prune(proto, ratio=0.5)
+    assert [group.layers for group in result.report.groups if group.removed] == [("rec",), ("top",)]
+    pruned = result.model.to_proto()
+    onnx.checker.check_model(pruned)
+    # Nothing is left of what made them.
+    assert {node.op_type for node in pruned.graph.node} == {"LSTM", "Squeeze", "MatMul"}
+    # One layer that stays keeps its zeros.
+    half = amct_onnx.prune(proto, ratio=0.5, skip=["rec"]).model.to_proto()
+    inputs = {node.name: list(node.input) for node in half.graph.node}
+    assert (inputs["rec"][5:], inputs["top"][5:]) == (["z", "z"], ["", ""])
+    assert run(half, {"x": normal(STEPS, 2, INPUTS)})[0].shape == (STEPS, 2, 3)
+
+
+def test_with_data_a_unit_that_only_the_gates_read_counts() -> None:
+    # Unit 0 is nothing to the readout and carries all that the other units get to see through R.
+    weights = {"R": np.zeros((1, HIDDEN, HIDDEN), np.float32), "v": normal(HIDDEN, 3, seed=4)}
+    weights["R"][0, 1:, 0] = 3.0
+    weights["v"][0] = 0.0
+    proto = network("RNN", 1, {**weights, "B": np.zeros((1, 2 * HIDDEN), np.float32)})
+    feeds = [{"x": normal(STEPS, 4, INPUTS, seed=index)} for index in range(8)]
+    result = amct_onnx.prune(proto, feeds, ratio=0.5)
+    (record,) = result.record.prune
+    assert 0 not in (record.producers[0].prune_index or ())
+    assert len(record.producers[0].prune_index or ()) == HIDDEN // 2
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_gates_see_inputs_and_states(directions: int) -> None:
+    # Second moments by numpy, of what onnxruntime gives.
+    proto = network("GRU", directions)
+    feeds = [{"x": normal(STEPS, 4, INPUTS, seed=index)} for index in range(3)]
+    shapes = tensor_shapes(proto, None, feeds[0])
+    prunable = open_prunable(proto, None, shapes)
+    moments = reader_moments([*prunable.flow.readers, *prunable.flow.recurrences], proto, None, PruneData(feeds))
+    shown = onnx.ModelProto()
+    shown.CopyFrom(proto)
+    shown.graph.output.append(onnx.helper.make_empty_tensor_value_info("a"))
+    states = [run(shown, feed)[1] for feed in feeds]
+    for direction, of in enumerate(moments["rec:2"]):
+        rows = np.concatenate([state[:, direction].reshape(-1, HIDDEN) for state in states]).astype(np.float64)
+        np.testing.assert_allclose(of.xx, rows.T @ rows, rtol=1e-6)
+        assert of.rows == len(rows)
+
+
+@pytest.mark.parametrize(("skip", "removed"), [("", 4), ('skip_layers: "rec"', 0)])
+def test_a_global_block_prunes_hidden_units(tmp_path: Path, skip: str, removed: int) -> None:
+    # The product beside the layer is pruned in any case.
+    proto = parse(
+        f"""[rec] a, = GRU<hidden_size = {HIDDEN}>(x, W, R) s = Squeeze(a, one) [mid] m = MatMul(s, u)
+            [last] y = MatMul(m, v)""",
+        f"float[{STEPS},n,{INPUTS}] x",
+        f"float[{STEPS},n,3] y",
+        {
+            "W": normal(1, 24, INPUTS, seed=1),
+            "R": normal(1, 24, HIDDEN, seed=2),
+            "u": normal(HIDDEN, 6, seed=3),
+            "v": normal(6, 3, seed=4),
+            "one": np.array([1]),
+        },
+    )
+    config = tmp_path / "p.cfg"
+    pruner = "balanced_l2_norm_filter_prune { prune_ratio: 0.5 ascend_optimized: false }"
+    config.write_text(f"prune_config {{ filter_pruner {{ {pruner} }} }} {skip}")
+    result = amct_onnx.prune(proto, config=config)
+    assert {group.layers: group.removed for group in result.report.groups} == {
+        ("rec",): removed,
+        ("mid",): 3,
+        ("last",): 0,
+    }
+
+
+@pytest.mark.parametrize("saving", [0.2, 0.4])
+def test_a_saving_is_reached_in_recurrent_layers(saving: float) -> None:
+    wide = 32
+    proto = parse(
+        f"""[rec] a, = GRU<hidden_size = {wide}>(x, W, R) s = Squeeze(a, one)
+            [top] b, = GRU<hidden_size = {wide}>(s, W2, R) t = Squeeze(b, one) [last] y = MatMul(t, v)""",
+        f"float[{STEPS},n,{INPUTS}] x",
+        f"float[{STEPS},n,3] y",
+        {
+            "W": normal(1, 3 * wide, INPUTS, seed=1),
+            "R": normal(1, 3 * wide, wide, seed=2) / np.float32(wide),
+            "W2": normal(1, 3 * wide, wide, seed=3),
+            "v": normal(wide, 3, seed=4),
+            "one": np.array([1]),
+        },
+    )
+    feeds = [{"x": normal(STEPS, 16, INPUTS, seed=index)} for index in range(8)]
+    report = amct_onnx.prune(proto, feeds, saving=saving).report
+    assert report.after.multiply_adds <= (1 - saving) * report.before.multiply_adds

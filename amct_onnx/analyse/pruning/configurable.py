@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions
-from amct_onnx.config.retrain import RetrainConfig, RetrainFacts, TrainableLayer
+from dataclasses import replace
+
+from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
+from amct_onnx.analyse.pruning.counts import ALIGNMENT
+from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions, SearchGoal
+from amct_onnx.config.auto_prune import AutoPruneConfig
+from amct_onnx.config.retrain import FilterPruning, RetrainConfig, RetrainFacts, TrainableLayer, resolve_retrain
+from amct_onnx.config.retrain.request import Asked, Wishes
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
@@ -11,6 +17,8 @@ from amct_onnx.passes.sparsity.candidates import OPERATORS
 from amct_onnx.rewrite.pruning import Prunable
 
 _PRUNABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
+_SEARCHED = FilterPruning(ratio=1.0, ascend_optimized=False)
+"""What stands for a layer that a search decides: every ratio that somebody gives is smaller, so it counts."""
 
 
 def retrain_facts(prunable: Prunable) -> RetrainFacts:
@@ -26,12 +34,40 @@ def retrain_facts(prunable: Prunable) -> RetrainFacts:
     )
 
 
-def prune_options(config: RetrainConfig, importance: Importance) -> PruneOptions:
+def prune_options(config: RetrainConfig, importance: Importance | ChannelSensitivity) -> PruneOptions:
     """The choices of a config for pruning channels; raises :class:`ConfigError` where it prunes no layer's."""
     layers = {name: LayerPruning(of.ratio, of.ascend_optimized) for name, of in config.pruned().items()}
-    skip = {name: f"{layer.skipped}, skips '{name}'" for name, layer in config.layers.items() if layer.skipped}
     sparse = {name: f"'{name}' is to be thinned out 4:2 instead" for name in config.sparse()}
-    return PruneOptions(layers=layers, skip={**skip, **sparse}, importance=importance)
+    return PruneOptions(layers=layers, skip={**_skips(config), **sparse}, importance=importance)
+
+
+def search_options(
+    config: AutoPruneConfig, facts: RetrainFacts, importance: Importance | ChannelSensitivity
+) -> tuple[PruneOptions, tuple[str, ...]]:
+    """The choices of a config for a search, and its warnings; raises :class:`ConfigError` where it does not fit."""
+    goal = SearchGoal(
+        saving=config.saving,
+        alignment=ALIGNMENT if config.ascend_optimized else 1,
+        most=config.max_prune_ratio,
+        feeds=config.test_iteration,
+    )
+    notes = tuple(f"{config.source}, {finding}" for finding in config.warnings)
+    if config.overrides is None:
+        return PruneOptions(importance=importance, search=goal), notes
+    of_all = Wishes(prune=Asked(_SEARCHED, "the search", None))
+    resolved = resolve_retrain(replace(config.overrides, of_all=of_all), facts)
+    layers = {
+        name: LayerPruning(layer.pruning.ratio, layer.pruning.ascend_optimized)
+        for name, layer in resolved.layers.items()
+        if layer.pruning not in (None, _SEARCHED)
+    }
+    notes += tuple(f"{resolved.source}, {finding}" for finding in resolved.warnings)
+    return PruneOptions(layers=layers, skip=_skips(resolved), importance=importance, search=goal), notes
+
+
+def _skips(config: RetrainConfig) -> dict[str, str]:
+    """Layers that a config leaves out -> where it says so."""
+    return {name: f"{layer.skipped}, skips '{name}'" for name, layer in config.layers.items() if layer.skipped}
 
 
 def _layer(node: Node, group: Group | None) -> TrainableLayer:
@@ -50,7 +86,7 @@ def _why_none(node: Node) -> str:
     """Why no channels of a layer have been followed."""
     if int(node.attrs.get("group", 1)) > 1:
         return "its channels go with those that it reads"
-    return "its channels cannot be followed: its weight is computed, or it lies in a control-flow body"
+    return "its channels cannot be followed: its weight is computed, or it lies in the body of a Loop or Scan"
 
 
 def _kernel_rank(node: Node) -> int | None:

@@ -43,7 +43,9 @@ def constant_shifts(
     """
     flow = prunable.flow
     dead = _without_weights(flow, units)
-    readers = [reader for reader in flow.readers if has_view(reader.node) and not _pads(reader.node)]
+    outside = {id(node) for node in prunable.model.graph.nodes}
+    readers = [reader for reader in flow.readers if id(reader.node) in outside and has_view(reader.node)]
+    readers = [reader for reader in readers if not _pads(reader.node)]
     readers = [reader for reader in readers if np.isin(flow.labels.find(reader.labels), dead).any()]
     if not readers:
         return {}

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from amct_onnx.graph import Model
-from amct_onnx.graph.op_table import resolve_constant, spec_of
+from amct_onnx.graph.model import Graph, bodies_of
+from amct_onnx.graph.op_table import is_standard, resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.recurrent import RECURRENCE, WEIGHT
 
@@ -28,19 +29,25 @@ class Cost:
 
 
 def model_cost(model: Model, shapes: Shapes) -> Cost:
-    """Cost of the main graph.
+    """Cost of a model: of what runs in branches the dearest, of loops nothing, since nobody knows how often they run.
 
     Args:
         model: the model, pruned or not.
         shapes: sizes of its tensors before pruning; those that pruning changes are not asked for.
     """
-    parameters = sum(math.prod(constant.shape) for constant in model.graph.initializers.values())
+    parameters = sum(math.prod(constant.shape) for graph in model.graphs() for constant in graph.initializers.values())
     parameters += sum(
         math.prod(constant.shape)
-        for node in model.graph.nodes
+        for node in model.nodes()
         if node.op == "Constant" and (constant := resolve_constant(node.outputs[0])) is not None
     )
-    return Cost(parameters, sum(layer_multiply_adds(node, shapes) for node in model.graph.nodes))
+    return Cost(parameters, _multiply_adds(model.graph, shapes))
+
+
+def _multiply_adds(graph: Graph, shapes: Shapes) -> int:
+    own = sum(layer_multiply_adds(node, shapes) for node in graph.nodes)
+    branches = [bodies_of(node) for node in graph.control_nodes if node.op == "If" and is_standard(node)]
+    return own + sum(max(_multiply_adds(body, shapes) for body in bodies) for bodies in branches)
 
 
 def layer_cost(node: Node, shapes: Shapes) -> Cost:

@@ -116,11 +116,23 @@ def eliminate(group: Group, views: Sequence[ReaderView], count: int) -> Eliminat
         units = np.flatnonzero(group.is_free & ~gone)
         current[units] = sum((reader.costs(units) for reader in readers), np.zeros(len(units)))
         for unit in lowest(group, np.where(gone, np.inf, current), taken):
-            lost += float(sum(reader.costs(np.array([unit]))[0] for reader in readers))
-            for reader in readers:
-                reader.remove(int(unit))
+            lost += _remove(readers, unit)
             gone[unit] = True
             order.append(int(unit))
             costs.append(lost)
         left -= taken
     return Elimination(np.array(order, np.int64), np.array(costs))
+
+
+def eliminate_in_order(order: NDArray[np.int64], views: Sequence[ReaderView]) -> Elimination:
+    """What is lost when units go in an order that something else has chosen."""
+    readers = [_Reader(view) for view in views]
+    return Elimination(order, np.cumsum([_remove(readers, unit) for unit in order]))
+
+
+def _remove(readers: Sequence[_Reader], unit: int) -> float:
+    """Let a unit go; what that costs."""
+    lost = float(sum(reader.costs(np.array([unit]))[0] for reader in readers))
+    for reader in readers:
+        reader.remove(int(unit))
+    return lost

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.graph import Model, constant_array
+from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import OPS, known_constant, resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.groups import Group
-from amct_onnx.passes.pruning.walk import Flow
+from amct_onnx.passes.pruning.walk import Flow, Producer
 from amct_onnx.passes.recurrent import RECURRENCE, WEIGHT
 
 Scores = NDArray[np.float64]
@@ -53,34 +53,69 @@ def balanced_l2(rows: Array) -> Scores:
     Args:
         rows: float [channels, weights of a channel].
     """
-    norms = np.linalg.norm(rows.astype(np.float64), axis=1) / max(1, rows.shape[1])
-    low, high = norms.min(initial=np.inf), norms.max(initial=-np.inf)
-    return np.zeros_like(norms) if not high > low else (norms - low) / (high - low)
+    return balanced(np.linalg.norm(rows.astype(np.float64), axis=1) / max(1, rows.shape[1]))
 
 
-def l2_scores(flow: Flow, group: Group, fused: Model) -> Scores:
-    """Score of each unit of a group: those of its channels, added up over all layers that make them.
+def balanced(values: Scores) -> Scores:
+    """The values of a layer's channels brought to [0, 1], so that layers can be added up; zeros where all are equal."""
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+    return np.zeros_like(values) if not high > low else (values - low) / (high - low)
+
+
+def layer_norms(group: Group, fused: Mapping[str, Node]) -> dict[str, Scores]:
+    """Balanced norm of each channel, by layer of a group.
 
     Args:
-        flow: where the group was found.
         group: the group.
-        fused: the model with what follows a layer (BatchNormalization, Mul, Add) folded into its weights, so that a
-            channel's norm says what comes out of it.
+        fused: the nodes by name of the model with what follows a layer (BatchNormalization, Mul, Add) folded into its
+            weights, so that a channel's norm says what comes out of it.
     """
-    nodes = {node.name: node for node in fused.nodes()}
-    per_layer = {producer.node.name: nodes.get(producer.node.name, producer.node) for producer in group.producers}
-    return unit_scores(flow, group, {name: balanced_l2(filter_rows(node)) for name, node in per_layer.items()})
+    nodes = {str(one.node.name): fused.get(str(one.node.name), one.node) for one in group.producers}
+    return {name: balanced_l2(filter_rows(node)) for name, node in nodes.items()}
+
+
+def layer_scales(flow: Flow, group: Group) -> dict[str, Scores]:
+    """Balanced ``|gamma|`` of each channel, of the layers whose results only a BatchNormalization reads.
+
+    Behind a normalization ``|gamma|`` is the standard deviation of a channel (Liu et al. 2017, Network Slimming).
+    """
+    seen = {id(reader.node): flow.labels.find(reader.labels) for reader in group.readers}
+    found: dict[str, Scores] = {}
+    for producer in group.producers:
+        norm = _norm_behind(producer.node)
+        gamma = None if norm is None else resolve_constant(norm.inputs[1])
+        # A product's result may have its channels on another axis than the normalization.
+        own = seen.get(id(norm), np.zeros(0, np.int64))
+        if gamma is not None and np.array_equal(own, flow.labels.find(producer.labels)):
+            found[str(producer.node.name)] = balanced(np.abs(constant_array(gamma).astype(np.float64)))
+    return found
+
+
+def _norm_behind(node: Node) -> Node | None:
+    """The BatchNormalization that alone reads a layer's channels, perhaps behind its bias."""
+    tensor = node.outputs[0]
+    while len(tensor.outputs) == 1:
+        (reader,) = tensor.outputs
+        if reader.op == "Add" and any(resolve_constant(other) is not None for other in reader.inputs):
+            tensor = reader.outputs[0]
+            continue
+        is_norm = reader.op == "BatchNormalization" and reader.inputs[0] is tensor
+        return reader if is_norm else None
+    return None
 
 
 def unit_scores(flow: Flow, group: Group, scores: Mapping[str, Scores]) -> Scores:
     """Scores of units from those of the channels of each layer: what belongs to one unit is added up."""
     total = np.zeros(group.units.size)
-    order = np.argsort(group.units)
     for producer in group.producers:
-        roots = flow.labels.find(producer.labels)
-        places = np.searchsorted(group.units, roots, sorter=order)
-        np.add.at(total, order[places], scores[producer.node.name])
+        np.add.at(total, units_of(flow, group, producer), scores[str(producer.node.name)])
     return total
+
+
+def units_of(flow: Flow, group: Group, producer: Producer) -> NDArray[np.int64]:
+    """Index of the unit that each output channel of one of a group's layers belongs to."""
+    order = np.argsort(group.units)
+    return np.asarray(order[np.searchsorted(group.units, flow.labels.find(producer.labels), sorter=order)], np.int64)
 
 
 def lowest(group: Group, scores: Scores, count: int) -> NDArray[np.int64]:
@@ -91,8 +126,15 @@ def lowest(group: Group, scores: Scores, count: int) -> NDArray[np.int64]:
         scores: one per unit.
         count: how many per block.
     """
-    chosen: list[NDArray[np.int64]] = []
-    for block in range(group.block_count):
-        own = np.flatnonzero(group.is_free & (group.blocks == block))
-        chosen.append(np.sort(own[np.argsort(scores[own], kind="stable")[:count]]))
-    return np.concatenate(chosen)
+    return np.concatenate([np.sort(own[:count]) for own in _rising(group, scores)])
+
+
+def removal_order(group: Group, scores: Scores, count: int) -> NDArray[np.int64]:
+    """The same units in the order in which they go: the lowest of every block, then the next of every block."""
+    return np.stack([own[:count] for own in _rising(group, scores)], axis=1).reshape(-1)
+
+
+def _rising(group: Group, scores: Scores) -> list[NDArray[np.int64]]:
+    """The free units of every block, the lowest first, among equal ones the first."""
+    blocks = [np.flatnonzero(group.is_free & (group.blocks == block)) for block in range(group.block_count)]
+    return [own[np.argsort(scores[own], kind="stable")] for own in blocks]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amct_onnx.analyse.pruning.counts import ALIGNMENT, channels_kept
-from amct_onnx.analyse.pruning.importance import Scores, lowest
 from amct_onnx.analyse.pruning.options import LayerPruning, PruneOptions
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
+
+Order: TypeAlias = Callable[[Group, int], NDArray[np.int64]]
+"""Indexes of the units that go when so many of every block do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +26,13 @@ class GroupPlan:
         group: the group.
         removed: the units that go.
         reason: why none goes, or fewer than asked for; empty otherwise.
+        aligned: whether, as was asked for, a multiple of 16 channels of each layer stays.
     """
 
     group: Group
     removed: LabelArray
     reason: str = ""
+    aligned: bool = False
 
 
 def wanted_pruning(group: Group, options: PruneOptions) -> LayerPruning | None:
@@ -69,18 +75,18 @@ def _nothing_goes(group: Group, wanted: LayerPruning, width: int) -> str:
     return f"{wanted.ratio:g} of {channels} channels in {group.block_count} equal blocks is less than one of each"
 
 
-def plan_groups(groups: Sequence[Group], scores: Mapping[str, Scores], options: PruneOptions) -> list[GroupPlan]:
+def plan_groups(groups: Sequence[Group], order: Order, options: PruneOptions) -> list[GroupPlan]:
     """The plan of every group.
 
     Args:
         groups: the groups.
-        scores: group name -> one score per unit; the lowest go.
+        order: which units go.
         options: how much of each layer goes.
     """
-    return [_plan(group, scores, options) for group in groups]
+    return [_plan(group, order, options) for group in groups]
 
 
-def _plan(group: Group, scores: Mapping[str, Scores], options: PruneOptions) -> GroupPlan:
+def _plan(group: Group, order: Order, options: PruneOptions) -> GroupPlan:
     nothing = np.zeros(0, np.int64)
     if not group.is_free.any():
         return GroupPlan(group, nothing, group.reason)
@@ -92,4 +98,6 @@ def _plan(group: Group, scores: Mapping[str, Scores], options: PruneOptions) -> 
     count, reason = units_removed(group, wanted)
     if count == 0:
         return GroupPlan(group, nothing, reason)
-    return GroupPlan(group, group.units[lowest(group, scores[group.name], count)], reason)
+    removed = group.units[np.sort(order(group, count))]
+    kept = (group.units.size - removed.size) * channels_per_unit(group)
+    return GroupPlan(group, removed, reason, wanted.ascend_optimized and kept % ALIGNMENT == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +12,16 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.pruning.biases import takes_bias
 from amct_onnx.analyse.pruning.elimination import ReaderView
+from amct_onnx.analyse.pruning.gates import GateView, gate_view
 from amct_onnx.analyse.pruning.moments import RIDGE, Moments
 from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.rows import LayerView, has_view
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import known_constant
-from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.groups import Group
+from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Flow, Reader
 
 MOST_COLUMNS = 4608
@@ -31,91 +33,87 @@ _WALK_BYTES = 2**29
 """Covariances that one walk gathers; more take another walk."""
 
 
+View: TypeAlias = LayerView | GateView
+
 GroupMoments = Mapping[str, Sequence[Moments]]
-"""Layer -> moments of what it reads and gives, one entry per group of the layer."""
+"""Key of a view -> moments of what is read and given, one entry per group of the layer."""
 
 
 def reader_moments(
-    readers: Iterable[Node], proto: ModelProto, base_dir: Path | None, given: PruneData
+    readers: Iterable[Reader], proto: ModelProto, base_dir: Path | None, given: PruneData
 ) -> dict[str, list[Moments]]:
-    """Moments of what layers read in the float model.
+    """Moments of what layers read in the float model, by the key of their view.
 
     Args:
-        readers: nodes; those that are no layers that can be fitted are left out.
+        readers: nodes on the way of channels; those that are no layers, and very wide ones, are left out.
         proto: the float model.
         base_dir: folder of its external weights.
         given: the data; walked as often as memory asks for.
     """
-    nodes = {str(node.name): node for node in readers if has_view(node) and _columns(node) <= MOST_COLUMNS}
+    views = {view.key: view for reader in readers if (view := _view(reader)) and view.columns <= MOST_COLUMNS}
     found: dict[str, list[Moments]] = {}
-    for batch in _batches(list(nodes.values())):
+    for batch in _batches(list(views.values())):
         found.update(_watched(batch, proto, base_dir, given))
     return found
 
 
-def _columns(node: Node) -> int:
-    weight = known_constant(node.inputs[1])
-    view = LayerView(node)
-    if view.is_convolution:
-        return int(np.prod(weight.shape[1:], dtype=np.int64))
-    is_turned = node.op == "Gemm" and node.attrs.get("transB", 0)
-    return int(weight.shape[1 if is_turned else 0])
+def _view(reader: Reader) -> View | None:
+    return LayerView(reader.node) if has_view(reader.node) else gate_view(reader)
 
 
-def _batches(nodes: Sequence[Node]) -> list[list[Node]]:
-    batches: list[list[Node]] = []
+def _batches(views: Sequence[View]) -> list[list[View]]:
+    batches: list[list[View]] = []
     room = 0
-    for node in nodes:
-        size = 8 * LayerView(node).groups * _columns(node) ** 2
+    for view in views:
+        size = 8 * view.groups * view.columns**2
         if not batches or size > room:
             batches.append([])
             room = _WALK_BYTES
-        batches[-1].append(node)
+        batches[-1].append(view)
         room -= size
     return batches
 
 
 def _watched(
-    nodes: Sequence[Node], proto: ModelProto, base_dir: Path | None, given: PruneData
+    views: Sequence[View], proto: ModelProto, base_dir: Path | None, given: PruneData
 ) -> dict[str, list[Moments]]:
-    views = {str(node.name): LayerView(node) for node in nodes}
-    seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
+    seen = {view.key: [Moments() for _ in range(view.groups)] for view in views}
     rng = np.random.default_rng(given.seed)
 
     def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
-        for node in nodes:
-            x, y = tensors[0][str(node.inputs[0].name)], tensors[0][str(node.outputs[0].name)]
-            rows, results = views[str(node.name)].rows(x, y, rng)
-            for group, moments in enumerate(seen[str(node.name)]):
+        for view in views:
+            x, y = (tensors[0][name] for name in view.watched)
+            rows, results = view.rows(x, y, rng)
+            for group, moments in enumerate(seen[view.key]):
                 moments.update(rows[:, group], results[:, group], feed)
 
-    wanted = {str(tensor.name) for node in nodes for tensor in (node.inputs[0], node.outputs[0])}
+    wanted = {name for view in views for name in view.watched}
     walk_together([(proto, base_dir, wanted)], given.data, take, limit=given.feeds, progress=given.progress)
     return seen
 
 
 def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments]]) -> list[ReaderView]:
-    """What is known of a group's readers."""
+    """What is known of a group's readers, and of recurrent layers that read what they made."""
     views: list[ReaderView] = []
-    for reader in group.readers:
-        seen = moments.get(str(reader.node.name))
-        if seen is None or any(part.rows < 2 for part in seen):
+    if not group.readers:
+        return views
+    for reader in (*group.readers, *group.recurrences):
+        view = _view(reader)
+        seen = moments.get(view.key) if view else None
+        if view is None or seen is None or any(part.rows < 2 for part in seen):
             continue
-        weight = LayerView(reader.node).weight(constant_array(known_constant(reader.node.inputs[1])))
-        has_bias = takes_bias(reader.node, weight.shape[0] * weight.shape[1])
+        weight = view.weight(constant_array(known_constant(reader.node.inputs[reader.weight])))
+        has_bias = isinstance(view, LayerView) and takes_bias(reader.node, weight.shape[0] * weight.shape[1])
+        channels = view.labels(flow.labels.find(reader.labels))
         for index, part in enumerate(seen if has_bias else [whole.about_zero for whole in seen]):
-            columns = _unit_columns(flow, group, reader, index, weight.shape)
+            columns = _unit_columns(group, channels[index], weight.shape[2])
             own = weight[index].astype(np.float64)
             views.append(ReaderView(own, part.covariance, part.penalty(RIDGE, floor=_FLOOR), columns))
     return views
 
 
-def _unit_columns(
-    flow: Flow, group: Group, reader: Reader, index: int, shape: Sequence[int]
-) -> list[NDArray[np.int64]]:
-    """Unit -> the columns of one group of a layer that hold its channels."""
-    groups, _, columns = shape
-    labels = flow.labels.find(reader.labels).reshape(groups, -1)[index]
+def _unit_columns(group: Group, labels: LabelArray, columns: int) -> list[NDArray[np.int64]]:
+    """Unit -> the columns that hold its channels, of a layer that has so many for all channels of one group."""
     places = columns // labels.size
     found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * group.units.size
     order = np.argsort(group.units)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import known_constant, resolve_constant
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
+from amct_onnx.passes.pruning.labels import LabelArray
 
 MOST_ROWS = 512
 """Rows taken of one feed; those of large images are many and alike."""
@@ -26,6 +27,28 @@ class LayerView:
     """
 
     node: Node
+
+    @property
+    def key(self) -> str:
+        """Its name among others."""
+        return str(self.node.name)
+
+    @property
+    def watched(self) -> tuple[str, str]:
+        """The tensors of its rows and of its results."""
+        return str(self.node.inputs[0].name), str(self.node.outputs[0].name)
+
+    @property
+    def columns(self) -> int:
+        """Columns of one group."""
+        shape = known_constant(self.node.inputs[1]).shape
+        if self.is_convolution:
+            return int(np.prod(shape[1:], dtype=np.int64))
+        return int(shape[1 if self.node.op == "Gemm" and self.node.attrs.get("transB", 0) else 0])
+
+    def labels(self, own: LabelArray) -> LabelArray:
+        """Labels of the channels of each group: [groups, channels]."""
+        return own.reshape(self.groups, -1)
 
     @property
     def is_convolution(self) -> bool:
@@ -65,7 +88,7 @@ class LayerView:
         if self.node.op == "Gemm" and self.node.attrs.get("transA", 0):
             x = x.T
         first, second = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-        chosen = _chosen(len(first), rng)
+        chosen = chosen_rows(len(first), rng)
         return first[chosen][:, None], second[chosen][:, None]
 
     def _patches(self, x: Array, y: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -75,7 +98,7 @@ class LayerView:
         dilations = self.node.attrs.get("dilations") or [1] * rank
         begins, ends = self._pads(x.shape[2:], y.shape[2:], kernel, strides, dilations)
         padded = np.pad(x, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
-        chosen = _chosen(y.shape[0] * int(np.prod(y.shape[2:])), rng)
+        chosen = chosen_rows(y.shape[0] * int(np.prod(y.shape[2:])), rng)
         sample, *places = np.unravel_index(chosen, (y.shape[0], *y.shape[2:]))
         index = []
         for axis in range(rank):
@@ -118,7 +141,7 @@ class LayerView:
         return pads[:rank], pads[rank:]
 
 
-def _chosen(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def chosen_rows(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Which rows are taken."""
     if count <= MOST_ROWS:
         return np.arange(count)

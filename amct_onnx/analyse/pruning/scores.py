@@ -1,65 +1,37 @@
-"""Scores of every group's units, the way that is asked for."""
+"""What units are worth by what their readers make of them on calibration data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
-from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.elimination import Elimination, ReaderView, eliminate
-from amct_onnx.analyse.pruning.importance import Scores, l2_scores
-from amct_onnx.analyse.pruning.options import Importance, PruneData, PruneOptions
-from amct_onnx.analyse.pruning.plan import units_removed, wanted_pruning
-from amct_onnx.analyse.pruning.reader_views import GroupMoments, group_views, reader_moments
-from amct_onnx.passes.pruning.groups import Group
-from amct_onnx.rewrite import prepare
-from amct_onnx.rewrite.pruning import Prunable
-
-
-def weight_scores(prunable: Prunable, proto: ModelProto, base_dir: Path | None) -> dict[str, Scores]:
-    """Score of each unit of the groups that may be pruned, by group, from weights; the lowest go first."""
-    fused = prepare(proto, base_dir).model
-    return {group.name: l2_scores(prunable.flow, group, fused) for group in prunable.groups if group.is_free.any()}
-
-
-def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, given: PruneData) -> GroupMoments:
-    """Moments of what the readers of every group that may be pruned are fed in the float model."""
-    groups = [group for group in prunable.groups if group.is_free.any()]
-    readers = {id(reader.node): reader.node for group in groups for reader in group.readers}
-    return reader_moments(readers.values(), proto, base_dir, given)
-
-
-def data_scores(
-    prunable: Prunable, moments: GroupMoments, options: PruneOptions, by_weight: Mapping[str, Scores]
-) -> dict[str, Scores]:
-    """The same from data, the way the options ask for; from weights where no reader can be looked at."""
-    scores = dict(by_weight)
-    for group in prunable.groups:
-        views = group_views(prunable.flow, group, moments) if group.name in scores else []
-        if views and options.importance is Importance.ENERGY:
-            scores[group.name] = energy(views)
-        elif views:
-            wanted = wanted_pruning(group, options)
-            count = 0 if wanted is None else units_removed(group, wanted)[0]
-            scores[group.name] = elimination_scores(group, eliminate(group, views, count))
-    return scores
-
-
-def elimination_scores(group: Group, found: Elimination) -> Scores:
-    """Scores that let units go in the order of an elimination; those that stay are never reached."""
-    scores = np.full(group.units.size, np.inf)
-    scores[found.order] = np.arange(len(found.order))
-    return scores
+from amct_onnx.analyse.pruning.elimination import ReaderView
+from amct_onnx.analyse.pruning.importance import Scores
 
 
 def energy(views: Sequence[ReaderView]) -> Scores:
     """Variance of each unit times its readers' squared weights, as a share of the variance of what they give out."""
+    return _added_up(views, [np.diag(view.covariance) * np.square(view.weight).sum(axis=0) for view in views])
+
+
+def taylor(views: Sequence[ReaderView]) -> Scores:
+    """First-order Taylor expansion of the readers' reconstruction loss, as a share of the variance of their results.
+
+    With a mask m over the units, a reader loses ``L(m) = E|W diag(m - 1) x|^2``. L and its gradient are zero for the
+    whole model (m = 1), so the gradient is taken half-way to nothing, at m = 1/2. There ``dL/dm_u = -cov(y_u, y)``,
+    where y_u is what unit u adds to the reader's results y; as L is quadratic, these steps of all units add up to L(0)
+    exactly. The same comes from ``E[x_u dC/dx_u]`` (Molchanov et al. 2017, 2019) with the cost ``C = |y|^2 / 2``,
+    values centred. Other than by variance, a unit whose part others undo counts less.
+    """
+    return _added_up(views, [((view.weight @ view.covariance) * view.weight).sum(axis=0) for view in views])
+
+
+def _added_up(views: Sequence[ReaderView], per_column: Sequence[Scores]) -> Scores:
+    """Absolute sums over the columns of each unit, added up over readers as shares of their results' variance."""
     total = np.zeros(len(views[0].columns))
-    for view in views:
+    for view, values in zip(views, per_column, strict=True):
         variance = float(np.sum((view.weight @ view.covariance) * view.weight))
-        per_column = np.diag(view.covariance) * np.square(view.weight).sum(axis=0)
-        own = np.array([per_column[columns].sum() for columns in view.columns])
+        own = np.abs([values[columns].sum() for columns in view.columns])
         total += own / variance if variance > 0 else 0.0
     return total

@@ -1,112 +1,163 @@
-"""Which channels go when so much of the model's cost has to: each group's losses, measured, against what it saves."""
+"""Which channels go when so much of the model's cost has to: each group's losses against what it saves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto
 
-from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.pruning.allocation import Offer, allocate
 from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds
-from amct_onnx.analyse.pruning.elimination import Elimination, eliminate
+from amct_onnx.analyse.pruning.counts import ALIGNMENT
+from amct_onnx.analyse.pruning.elimination import Elimination
+from amct_onnx.analyse.pruning.options import SearchGoal
 from amct_onnx.analyse.pruning.plan import GroupPlan, channels_per_unit
-from amct_onnx.analyse.pruning.reader_views import GroupMoments, group_views
-from amct_onnx.analyse.pruning.sensitivity import Sensitivity
+from amct_onnx.errors import ArgumentError
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Flow
 from amct_onnx.rewrite.pruning import Prunable
 
 Losses = NDArray[np.float64]
+Estimate: TypeAlias = Callable[[Group, int], Elimination | None]
+"""In which order so many units of every block go, and what that loses; None where nothing tells."""
+Measure: TypeAlias = Callable[[LabelArray], float]
+"""What the model's results lose without some units."""
 
-MOST_OF_GROUP = 0.75
-"""Share of a group's channels that may go at most."""
 _STEPS = 24
 """In how many steps a group's channels are offered."""
-_RAISES = tuple(1.0 + 0.04 * step for step in range(26))
+_RAISES = (*(1.0 + 0.04 * step for step in range(26)), np.inf)
 """Factors by which the target is raised until the layers together save enough."""
 _PROBES = (0.15, 0.4, 1.0)
 """Shares of the most that may go of a group at which the loss is measured; between them it follows the estimate."""
 
 
+class OutOfReachError(ArgumentError):
+    """So much cannot be saved.
+
+    Attributes:
+        reachable: the share of the multiply-adds that can, rounded down to 0.001.
+    """
+
+    def __init__(self, saving: float, reachable: float) -> None:
+        self.reachable = int(reachable * 1000) / 1000
+        super().__init__(
+            "{saving} is {value:g}, but at most {reachable:g} of the multiply-adds can go; ask for less",
+            value=saving,
+            reachable=self.reachable,
+        )
+
+
+@dataclass(frozen=True)
+class _Offered:
+    """What one group can give up.
+
+    Attributes:
+        group: the group.
+        found: the order in which its units go.
+        counts: how many units of each block may go: the steps.
+        offer: what each step loses and saves.
+    """
+
+    group: Group
+    found: Elimination
+    counts: Sequence[int]
+    offer: Offer
+
+    def units(self, step: int) -> LabelArray:
+        """What goes in the first steps."""
+        return _units(self.group, self.found, self.counts[step - 1])
+
+
 def search_plans(
     prunable: Prunable,
-    proto: ModelProto,
-    base_dir: Path | None,
     shapes: Shapes,
-    moments: GroupMoments,
-    feeds: Sequence[Feed],
-    saving: float,
-    *,
-    alignment: int,
+    goal: SearchGoal,
+    estimate: Estimate,
+    measure: Measure | None,
+    decided: Mapping[str, GroupPlan],
 ) -> list[GroupPlan]:
     """Plans of all groups that together save a share of the multiply-adds.
 
     Args:
         prunable: the model, followed.
-        proto, base_dir: its source.
         shapes: sizes of its tensors.
-        moments: of what layers read and give.
-        feeds: feeds on which sensitivity is measured.
-        saving: share of the multiply-adds that goes, above 0 and below 1.
-        alignment: a multiple of which every layer keeps.
+        goal: what is wanted.
+        estimate: what each group loses.
+        measure: what its losses are scaled by; None where they are to be taken as they are.
+        decided: groups that are not searched -> their plans.
+
+    Raises:
+        OutOfReachError: so much cannot be saved.
     """
-    measured = Sensitivity(proto, base_dir, shapes, feeds)
-    found: dict[str, Elimination] = {}
-    offers: dict[str, Offer] = {}
-    counts: dict[str, list[int]] = {}
-    for group in prunable.groups:
-        views = group_views(prunable.flow, group, moments) if group.is_free.any() else []
-        counts[group.name] = own = removal_counts(group, channels_per_unit(group), alignment) if views else []
-        if not own:
-            continue
-        found[group.name] = elimination = eliminate(group, views, own[-1])
-        probes = sorted({own[round(share * (len(own) - 1))] for share in _PROBES})
-        lost = [measured.of(_units(group, elimination, count), moments) for count in probes]
-        losses = scaled_to(_by_block(elimination, group), probes, lost)
-        taken = np.array(own)
-        offers[group.name] = Offer(losses[taken - 1], taken * _saved_by_one(prunable.flow, group, shapes))
-    steps = _steps_for(prunable, shapes, offers, found, counts, saving)
+    counts = {
+        group.name: removal_counts(group, channels_per_unit(group), goal.alignment, goal.most)
+        for group in prunable.groups
+        if group.name not in decided
+    }
+    offered = {
+        group.name: found
+        for group in prunable.groups
+        if counts.get(group.name)
+        and (found := _offered(prunable.flow, group, shapes, counts[group.name], estimate, measure))
+    }
+    steps = _steps_for(prunable, shapes, offered, goal.saving, [plan.removed for plan in decided.values()])
     plans: list[GroupPlan] = []
     for group in prunable.groups:
-        step = steps.get(group.name, 0)
-        if step:
-            removed = _units(group, found[group.name], counts[group.name][step - 1])
-            plans.append(GroupPlan(group, removed))
+        if step := steps.get(group.name, 0):
+            is_aligned = goal.alignment % ALIGNMENT == 0
+            plans.append(GroupPlan(group, offered[group.name].units(step), aligned=is_aligned))
+        elif group.name in decided:
+            plans.append(decided[group.name])
         else:
-            plans.append(GroupPlan(group, np.zeros(0, np.int64), _why_whole(group, counts[group.name], alignment)))
+            reason = _why_whole(group, goal, counts[group.name], is_offered=group.name in offered)
+            plans.append(GroupPlan(group, np.zeros(0, np.int64), reason))
     return plans
 
 
+def _offered(
+    flow: Flow, group: Group, shapes: Shapes, counts: Sequence[int], estimate: Estimate, measure: Measure | None
+) -> _Offered | None:
+    found = estimate(group, counts[-1])
+    if found is None:
+        return None
+    losses = _by_block(found, group)
+    if measure is not None:
+        probes = sorted({counts[round(share * (len(counts) - 1))] for share in _PROBES})
+        losses = scaled_to(losses, probes, [measure(_units(group, found, count)) for count in probes])
+    taken = np.array(counts)
+    return _Offered(group, found, counts, Offer(losses[taken - 1], taken * _saved_by_one(flow, group, shapes)))
+
+
 def _steps_for(
-    prunable: Prunable,
-    shapes: Shapes,
-    offers: Mapping[str, Offer],
-    found: Mapping[str, Elimination],
-    counts: Mapping[str, Sequence[int]],
-    saving: float,
+    prunable: Prunable, shapes: Shapes, offered: Mapping[str, _Offered], saving: float, decided: Sequence[LabelArray]
 ) -> dict[str, int]:
     """Steps of each group that save enough; what is offered is raised until they do, since groups share layers."""
     total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
-    groups = {group.name: group for group in prunable.groups}
+    wanted = saving * total
+    already = _saved(prunable, shapes, decided)
+    offers = {name: found.offer for name, found in offered.items()}
     steps: dict[str, int] = {}
+    saved = already
     for factor in _RAISES:
-        steps = allocate(offers, factor * saving * total)
-        taken = {name: counts[name][step - 1] for name, step in steps.items() if step}
-        units = [_units(groups[name], found[name], count) for name, count in taken.items()]
-        if units and _saved(prunable, shapes, np.concatenate(units)) >= saving * total:
+        if saved >= wanted:
             break
+        steps = allocate(offers, factor * (wanted - already))
+        saved = _saved(
+            prunable, shapes, [*decided, *(offered[name].units(step) for name, step in steps.items() if step)]
+        )
+    if 0 < saved < wanted:
+        raise OutOfReachError(saving, saved / total)
     return steps
 
 
-def _saved(prunable: Prunable, shapes: Shapes, units: LabelArray) -> float:
+def _saved(prunable: Prunable, shapes: Shapes, units: Sequence[LabelArray]) -> float:
     """Multiply-adds that go with some units: of each layer's results, and of what it reads."""
     labels = prunable.flow.labels
-    gone = np.unique(labels.find(units))
+    gone = np.unique(labels.find(np.concatenate([np.zeros(0, np.int64), *units])))
     sides = [(one.node, one.labels) for one in prunable.flow.producers]
     sides += [(other.node, other.labels) for other in prunable.flow.readers]
     kept: dict[str, float] = {}
@@ -138,18 +189,22 @@ def scaled_to(estimate: Losses, counts: Sequence[int], measured: Sequence[float]
     return result
 
 
-def removal_counts(group: Group, width: int, alignment: int) -> list[int]:
+def removal_counts(group: Group, width: int, alignment: int, most: float) -> list[int]:
     """How many units of each block may go, so that a multiple of `alignment` channels stays; a few of many choices.
 
     Args:
         group: the group.
         width: channels of a layer in one unit.
         alignment: of what a multiple stays.
+        most: share of the units that may go at most; one of each block stays.
     """
-    blocks = [int((group.is_free & (group.blocks == block)).sum()) for block in range(group.block_count)]
-    most = min(*blocks, int(MOST_OF_GROUP * group.units.size / group.block_count)) if blocks else 0
+    size = group.units.size // group.block_count
+    free = [int((group.is_free & (group.blocks == block)).sum()) for block in range(group.block_count)]
+    limit = min(*free, int(most * size + 1e-6), size - 1)
     fitting = [
-        count for count in range(1, most + 1) if (group.units.size - count * group.block_count) * width % alignment == 0
+        count
+        for count in range(1, limit + 1)
+        if (group.units.size - count * group.block_count) * width % alignment == 0
     ]
     stride = -(-len(fitting) // _STEPS) if fitting else 1
     return fitting[::-1][::stride][::-1]
@@ -175,9 +230,13 @@ def _saved_by_one(flow: Flow, group: Group, shapes: Shapes) -> float:
     return saved * group.block_count
 
 
-def _why_whole(group: Group, counts: Sequence[int], alignment: int) -> str:
+def _why_whole(group: Group, goal: SearchGoal, counts: Sequence[int], *, is_offered: bool) -> str:
     if not group.is_free.any():
         return group.reason
-    if not counts:
-        return f"no layer that reads its channels can be fitted, or no smaller multiple of {alignment} channels is left"
-    return "other layers give up more for less loss"
+    if is_offered:
+        return "other layers give up more for less loss"
+    if counts:
+        return "no layer that reads its channels can be fitted"
+    channels = group.units.size * channels_per_unit(group)
+    multiple = f"a multiple of {goal.alignment} stays, and " if goal.alignment > 1 else ""
+    return f"none of its {channels} channels goes: {multiple}at most {goal.most:.0%} may"

@@ -47,8 +47,8 @@ def sample_feed(proto: ModelProto, base_dir: Path | None, sizes: Mapping[str, Se
     return {spec.name: _values(spec, sizes.get(spec.name, _usual(spec)), rng) for spec in specs}
 
 
-def first_feeds(proto: ModelProto, base_dir: Path | None, data: Any, count: int) -> list[Feed]:
-    """The first feeds of some data, at most `count`; none when there is no data."""
+def first_feeds(proto: ModelProto, base_dir: Path | None, data: Any, count: int | None) -> list[Feed]:
+    """The first feeds of some data, at most `count` where it is given; none when there is no data."""
     if data is None:
         return []
     specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
@@ -61,11 +61,14 @@ def first_feeds(proto: ModelProto, base_dir: Path | None, data: Any, count: int)
 def held_out(proto: ModelProto, base_dir: Path | None, given: PruneData) -> tuple[PruneData, list[Feed]]:
     """The data without its last feeds, and these, to measure on; of few feeds all, and the first."""
     feeds = given.data
-    if not isinstance(feeds, Sized) or len(feeds) < _LEAST_TO_SPLIT:
-        return given, first_feeds(proto, base_dir, feeds, _PROBES)
-    count = len(feeds) - _PROBES
+    total = given.feeds
+    if isinstance(feeds, Sized):
+        total = len(feeds) if total is None else min(len(feeds), total)
+    if total is None or total < _LEAST_TO_SPLIT:
+        return given, first_feeds(proto, base_dir, feeds, _PROBES if total is None else min(total, _PROBES))
+    count = total - _PROBES
     specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
-    last = [feed for feed in islice(iterate_feeds(feeds, specs), count, None) if not is_empty(feed, specs)]
+    last = [feed for feed in islice(iterate_feeds(feeds, specs), count, total) if not is_empty(feed, specs)]
     return (replace(given, feeds=count), last) if last else (given, first_feeds(proto, base_dir, feeds, _PROBES))
 
 
@@ -131,7 +134,7 @@ def find_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> FoundSh
         base_dir: folder of its external weights.
         feed: one feed; free sizes are as it has them.
     """
-    infos = infer_infos(proto, base_dir, {name: array.shape for name, array in feed.items()})
+    infos = infer_infos(proto, base_dir, {name: array.shape for name, array in feed.items()}, bodies=True)
     shapes: dict[str, tuple[int, ...]] = {}
     for name, info in infos.items():
         kind = info.type.tensor_type

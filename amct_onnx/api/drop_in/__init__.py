@@ -2,7 +2,8 @@
 
 Order of use: :func:`create_quant_config`; with balancing :func:`quantize_preprocess` and runs of its model;
 :func:`quantize_model` and ``batch_num`` runs of its model under ``amct_onnx.AMCT_SO``; :func:`save_model`. For pruning:
-:func:`create_prune_retrain_model`, training elsewhere, :func:`save_prune_retrain_model`.
+:func:`auto_channel_prune_search` for a config, :func:`create_prune_retrain_model`, training elsewhere,
+:func:`save_prune_retrain_model`.
 """
 
 from amct_onnx.api.drop_in.config import create_quant_config
@@ -12,11 +13,13 @@ from amct_onnx.api.drop_in.prune import (
     restore_prune_retrain_model,
     save_prune_retrain_model,
 )
+from amct_onnx.api.drop_in.prune_search import auto_channel_prune_search
 from amct_onnx.api.drop_in.save import save_model
 from amct_onnx.api.drop_in.session import amct_session_options
 
 __all__ = [
     "amct_session_options",
+    "auto_channel_prune_search",
     "create_prune_retrain_model",
     "create_quant_config",
     "quantize_model",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from amct_onnx.passes.pruning.rules.branches import BRANCHES
 from amct_onnx.passes.pruning.rules.einsum import einsum
 from amct_onnx.passes.pruning.rules.elementwise import ELEMENTWISE
 from amct_onnx.passes.pruning.rules.layers import LAYERS
@@ -14,6 +15,7 @@ from amct_onnx.passes.pruning.rules.reductions import REDUCTIONS
 from amct_onnx.passes.pruning.walk import Rule
 
 RULES: Mapping[str, Rule] = {
+    **BRANCHES,
     **ELEMENTWISE,
     **LAYERS,
     **MOVES,

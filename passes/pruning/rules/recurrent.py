@@ -13,10 +13,11 @@ import numpy as np
 
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
-from amct_onnx.passes.pruning.adjust import Attribute
+from amct_onnx.passes.pruning.adjust import Attribute, Unread
 from amct_onnx.passes.pruning.axes import Axis, Factor, labelled, labels_of
 from amct_onnx.passes.pruning.labels import LabelArray
-from amct_onnx.passes.pruning.walk import Rule, Walk
+from amct_onnx.passes.pruning.rules.zeros import is_zero
+from amct_onnx.passes.pruning.walk import Reader, Rule, Walk
 from amct_onnx.passes.recurrent import BIAS, CELL, DATA, HIDDEN, PEEPHOLES, RECURRENCE, WEIGHT, optional_input
 
 _PEEPHOLES = 3
@@ -65,16 +66,21 @@ def _slice_weights(walk: Walk, node: Node, read: LabelArray | None, made: LabelA
     walk.slice(node, BIAS, {1: np.tile(rows, 2)})
     walk.slice(node, PEEPHOLES, {1: np.tile(made, _PEEPHOLES)})
     walk.read(node, read)
-    walk.read(node, made)
+    walk.flow.recurrences.append(Reader(node, made, weight=RECURRENCE))
 
 
 def _meet_state(walk: Walk, node: Node, index: int, made: LabelArray) -> None:
-    """The initial state has a value for every unit: a constant follows, what is computed must lose the same ones."""
+    """The initial state has a value for every unit: a constant follows, what is computed must lose the same ones.
+
+    Zeros, which exporters make once for all layers, are left out where units go, since they are what is taken anyway.
+    """
     tensor = optional_input(node, index)
     if tensor is None:
         return
-    walk.freeze_known(node, index)
-    if resolve_constant(node.inputs[index]) is not None:
+    if is_zero(tensor):
+        walk.adjust(Unread(node, index, made))
+        return
+    if resolve_constant(tensor) is not None:
         walk.slice(node, index, {2: made})
         return
     layout = walk.layout(tensor)
