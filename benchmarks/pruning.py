@@ -1,7 +1,7 @@
 """What pruning costs and gains on real trained models.
 
 python -m benchmarks.pruning                           every workload, 10, 20, 30 and 50 % of the multiply-adds
-python -m benchmarks.pruning --match mobilenet --savings 0.2
+python -m benchmarks.pruning --match mobilenet --savings 0.2 --methods "from data"
 
 Every row saves the same share of the multiply-adds: by one ratio for all layers and the L2 norm of the weights, without
 data; the same with layers fitted again; and with ranking, allocation and fitting from calibration data. Judged on other
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from tabulate import tabulate
 
 import amct_onnx
@@ -38,14 +39,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="only workloads with this in their name")
     parser.add_argument("--savings", default="0.1,0.2,0.3,0.5", help="shares of the multiply-adds")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="only these")
     parser.add_argument("--quick", action="store_true", help="judge on a tenth of the items")
     parser.add_argument("--report", type=Path, help="JSON lines to append to; what stands there is not run again")
+    parser.add_argument("--keep", type=Path, help="folder for the pruned models, which --time times later, alone")
+    parser.add_argument("--time", action="store_true", help="time the models of the report that were kept, no more")
     options = parser.parse_args()
     done = _done(options.report)
     rows = list(done.values())
+    if options.time:
+        rows = _time_kept(rows, options.keep)
+        options.report.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        print(tabulate([_cells(row) for row in rows], headers=_HEADERS, tablefmt="github"))
+        return
     for name, make in WORKLOADS.items():
         if options.match in name:
-            for row in _rows(make(options.quick), [float(s) for s in options.savings.split(",")], done):
+            savings = [float(saving) for saving in options.savings.split(",")]
+            for row in _rows(make(options.quick), savings, options.methods, done, options.keep):
                 rows.append(row)
                 if options.report:
                     with options.report.open("a") as file:
@@ -79,12 +89,18 @@ def _done(report: Path | None) -> dict[tuple[str, str, str], dict[str, Any]]:
     return {(row["model"], row["saving"], row["method"]): row for row in rows}
 
 
-def _rows(workload: Workload, savings: list[float], done: dict[tuple[str, str, str], Any]) -> Iterator[dict[str, Any]]:
-    feeds = list(workload.calibration_feeds())
+def _rows(
+    workload: Workload,
+    savings: list[float],
+    methods: list[str],
+    done: dict[tuple[str, str, str], Any],
+    keep: Path | None,
+) -> Iterator[dict[str, Any]]:
+    feeds = list(workload.fitting_feeds())
     session = open_session(workload.model_path)
     reference = workload.predict(_runner(session))
     for saving in savings:
-        for method in METHODS:
+        for method in methods:
             if (workload.name, f"{saving:.0%}", method) in done:
                 continue
             begin = time.process_time()
@@ -94,7 +110,7 @@ def _rows(workload: Workload, savings: list[float], done: dict[tuple[str, str, s
                 print(f"{workload.name}, {method}: {error}", file=sys.stderr)
                 continue
             seconds = time.process_time() - begin
-            yield _judged(workload, result, reference, f"{saving:.0%}", method, seconds)
+            yield _judged(workload, result, reference, f"{saving:.0%}", method, seconds, keep)
 
 
 def _pruned(model: Path, feeds: list[Feed], saving: float, method: str) -> PruneResult:
@@ -118,13 +134,17 @@ def _ratio_for(model: Path, saving: float) -> float:
 
 
 def _judged(
-    workload: Workload, result: PruneResult, reference: Any, saving: str, method: str, seconds: float
+    workload: Workload,
+    result: PruneResult,
+    reference: Any,
+    saving: str,
+    method: str,
+    seconds: float,
+    keep: Path | None,
 ) -> dict[str, Any]:
     rows = workload.predict(_runner(open_session(result.model)))
-    timed = {"float": open_session(workload.model_path, threads=1), "pruned": open_session(result.model, threads=1)}
-    times = compare_latency(timed, workload.latency_feed(), seconds=2)
     before, after = result.report.before, result.report.after
-    return {
+    row = {
         "model": workload.name,
         "saving": saving,
         "saved": 1 - after.multiply_adds / before.multiply_adds,
@@ -133,9 +153,36 @@ def _judged(
         "difference": str(workload.difference_rows(rows, reference)),
         "agreement": str(workload.agreement_rows(rows, reference)),
         "parameters": f"{after.parameters / before.parameters:.2f}",
-        "speed_up": f"{times['float'] / times['pruned']:.2f}",
+        "speed_up": "",
         "seconds": f"{seconds:.0f}",
     }
+    if keep is None:
+        return {**row, "speed_up": _speed_up(workload, open_session(result.model, threads=1))}
+    onnx.save(result.model.to_proto(), _kept(keep, row))
+    return row
+
+
+def _speed_up(workload: Workload, pruned: InferenceSession) -> str:
+    timed = {"float": open_session(workload.model_path, threads=1), "pruned": pruned}
+    times = compare_latency(timed, workload.latency_feed(), seconds=2)
+    return f"{times['float'] / times['pruned']:.2f}"
+
+
+def _kept(folder: Path, row: dict[str, Any]) -> Path:
+    return folder / f"{row['model']}_{row['saving']}_{row['method']}.onnx".replace(" ", "_")
+
+
+def _time_kept(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The rows with the speed of models that were kept."""
+    workloads = {row["model"]: WORKLOADS[row["model"]](True) for row in rows}
+    return [
+        row if row["speed_up"] else {**row, "speed_up": _speed_up(workloads[row["model"]], _session(folder, row))}
+        for row in rows
+    ]
+
+
+def _session(folder: Path, row: dict[str, Any]) -> InferenceSession:
+    return open_session(_kept(folder, row), threads=1)
 
 
 def _runner(session: InferenceSession) -> Any:

@@ -22,6 +22,7 @@ from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.configured import ConfigSource, config_notes, configure, feed_notes, refuse_beside_config
 from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
+from amct_onnx.api.structure import is_to_restore, quantization_part, restored
 from amct_onnx.api.trial import try_models
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, WeightAlgorithm, WeightOptions
 from amct_onnx.errors import ArgumentError, RecordError
@@ -283,9 +284,15 @@ def apply(
     if isinstance(record, str | os.PathLike) and is_tensors_file(record):
         raise RecordError(f"{os.fspath(record)}: this is a tensors file; give the *_record.txt beside it as the record")
     loaded = record if isinstance(record, Record | LoadedRecord) else load_record(record, strict=strict)
-    proto, base_dir = load_source(model)
     plain = plain_record(loaded)
-    notes = check_belongs(loaded, proto, base_dir)
+    given, base_dir = load_source(model)
+    notes = check_belongs(loaded, given, base_dir)
+    files = source_files(model, given, base_dir)
+    proto, modified = given, None
+    if is_to_restore(plain, given, base_dir):
+        # What is quantized is the source without the channels and weights that the record takes out.
+        modified = restored(model, loaded)
+        proto, base_dir = modified.to_proto(), None
     extra = _load_tensors(record, tensors, strict=strict)
     if extra is None or not plain_record(extra).layers:
         extra = Record(header=plain.header or RecordHeader())
@@ -297,11 +304,10 @@ def apply(
     elif plain_record(extra).header is not None:
         check_belongs(extra, proto, base_dir, what="tensors file")
     with blaming_illegal_models(proto, base_dir):
-        prepared = prepare_for(loaded, proto, base_dir)
-        result = assemble(
-            prepared, loaded, extra, forms, target, notes=notes, strict=strict, qdq_recurrent=qdq_recurrent
-        )
-    return replace(result, source=source_files(model, proto, base_dir))
+        plan = quantization_part(loaded)
+        prepared = prepare_for(plan, proto, base_dir)
+        result = assemble(prepared, plan, extra, forms, target, notes=notes, strict=strict, qdq_recurrent=qdq_recurrent)
+    return replace(result, record=plain, source=files, modified=modified)
 
 
 def _load_tensors(

@@ -32,6 +32,7 @@ from amct_onnx.api.prune_config import PruneConfigSource
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
+from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import try_pruned
 from amct_onnx.errors import ArgumentError, DataError, NothingToCompressError, RecordError
 from amct_onnx.graph import BuiltModel, build, digest, import_model, name_nodes
@@ -181,6 +182,9 @@ def restore_pruned(
             _summary(group, sum(unit in gone for unit in group.units.tolist()), "", shapes) for group in prunable.groups
         )
         built = _taken_out(prunable, units, opened)
+        if any(entry.selective_prune for entry in plain.prune):
+            thin, said = masked_by_record(built.to_proto(), None, plain, source)
+            built, notes = thin.built, (*notes, *said)
         check_runs(built, whole, base_dir, opened.feed)
     after = model_cost(prunable.model, shapes)
     report = PruneReport(summaries, before, after, (*opened.notes, *notes), sizes=opened.sizes)

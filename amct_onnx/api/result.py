@@ -14,7 +14,7 @@ from typing import Any
 from onnx import ModelProto
 
 from amct_onnx.analyse.engine import Calibration
-from amct_onnx.api.saving import check_outputs, output_paths
+from amct_onnx.api.saving import check_outputs, modified_path, output_paths
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
@@ -148,6 +148,7 @@ class CompressionResult:
         report: what was done.
         source: files of the source model, its external weights included; none when it was given in memory.
         calibration: the statistics that the plan rests on, None when it was applied without data.
+        modified: the model that was quantized, where that is not the source: pruned, thinned out, fitted.
     """
 
     record: Record = field(repr=False)
@@ -156,6 +157,7 @@ class CompressionResult:
     report: Report
     source: tuple[Path, ...] = ()
     calibration: Calibration | None = field(default=None, repr=False)
+    modified: BuiltModel | None = field(default=None, repr=False)
 
     def model(self, form: OutputForm | str) -> ModelProto:
         """One compressed model as a complete ModelProto.
@@ -188,14 +190,16 @@ class CompressionResult:
             with_plan: write record and tensors file, too.
 
         Returns:
-            Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``) -> path; external weight
-            files are in its ``weights``.
+            Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``, ``modified``) -> path;
+            external weight files are in its ``weights``.
 
         Raises:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
         begin = time.perf_counter()
         paths = output_paths(prefix, self.models)
+        if self.modified is not None:
+            paths["modified"] = modified_path(prefix)
         paths = {kind: path for kind, path in paths.items() if with_plan or not _is_plan(kind)}
         kept = {path.resolve() for path in keep}
         written = {kind: path for kind, path in paths.items() if not (_is_plan(kind) and path.resolve() in kept)}
@@ -209,11 +213,14 @@ class CompressionResult:
             "quant_json": json.dumps(self._fusion_map(), indent=2) + "\n",
         }
         saved = SavedFiles(paths)
+        built = {form.value: (model, _EXTERNAL_NAMING[form]) for form, model in self.models.items()}
+        if self.modified is not None:
+            built["modified"] = (self.modified, ExternalNaming.ONE_FILE)
         with ExitStack() as staged:
-            for form, built in self.models.items():
-                _, *weights = write_model(built, written[form.value], _EXTERNAL_NAMING[form], staged=staged)
+            for kind, (model, naming) in built.items():
+                _, *weights = write_model(model, written[kind], naming, staged=staged)
                 if weights:
-                    saved.weights[form.value] = tuple(weights)
+                    saved.weights[kind] = tuple(weights)
             for kind in texts.keys() & written.keys():
                 staged.enter_context(replacing(written[kind])).write_bytes(texts[kind].encode())
         saved.seconds = time.perf_counter() - begin

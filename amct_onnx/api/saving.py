@@ -29,6 +29,11 @@ def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, P
     return prefixed_paths(prefix, {**endings, **plan})
 
 
+def modified_path(prefix: str | Path) -> Path:
+    """The file of a float model that is neither the source nor quantized."""
+    return prefixed_paths(prefix, {"modified": "modified_model.onnx"})["modified"]
+
+
 def prefixed_paths(prefix: str | Path, endings: Mapping[str, str]) -> dict[str, Path]:
     """``PREFIX_ending`` for each kind of file.
 

@@ -23,13 +23,13 @@ from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, ret
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
-from amct_onnx.api.thin_out import ThinModel, masked_model, thin_out_model
+from amct_onnx.api.thin_out import ThinModel, masked_by_record, thin_out_model
 from amct_onnx.api.trial import try_pruned
 from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import digest, import_model, name_nodes
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
-from amct_onnx.rewrite.sparsity import mask_records, masks_of_records, open_sparsifiable
+from amct_onnx.rewrite.sparsity import mask_records
 
 
 def sparsify(
@@ -109,9 +109,7 @@ def restore_sparse(
     whole, base_dir = load_float(model)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
-        opened = open_sparsifiable(inline_layer_functions(whole, base_dir), base_dir)
-        masks, said = masks_of_records(opened, plain.prune, source)
-        thin = masked_model(opened, masks)
+        thin, said = masked_by_record(inline_layer_functions(whole, base_dir), base_dir, plain, source)
     report = SparsifyReport(thin.summaries, thin.refusals, (*notes, *said))
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
     return SparsifyResult(plain, thin.built, report, (*source_files(model, whole, base_dir), *read))

@@ -21,8 +21,8 @@ from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.sparsity.candidates import SparseLayer
 from amct_onnx.passes.sparsity.mask_weights import Mask, MaskWeights
-from amct_onnx.record import WeightState
-from amct_onnx.rewrite.sparsity import Sparsifiable, magnitude_masks, open_sparsifiable
+from amct_onnx.record import Record, WeightState
+from amct_onnx.rewrite.sparsity import Sparsifiable, magnitude_masks, masks_of_records, open_sparsifiable
 
 _NO_LAYER = "it has no Conv, ConvTranspose, Gemm or MatMul"
 _UNFED = "it was fed nothing that varies"
@@ -91,8 +91,26 @@ def thin_out_model(
     return ThinModel(build(opened.model), in_order, summaries, opened.refusals, notes)
 
 
-def masked_model(opened: Sparsifiable, masks: Mapping[str, Mask]) -> ThinModel:
-    """The model with given masks; `opened` is used up."""
+def masked_by_record(
+    proto: ModelProto, base_dir: Path | None, record: Record, source: str
+) -> tuple[ThinModel, tuple[str, ...]]:
+    """The model with the masks of a record, and notes about those that it does not hold.
+
+    Args:
+        proto: the model, its functions with layers inlined, and without the channels that the record takes out.
+        base_dir: folder of its external weights.
+        record: the record.
+        source: what errors name.
+
+    Raises:
+        RecordError: a layer is not there or cannot be thinned out, or a mask does not fit it.
+    """
+    opened = open_sparsifiable(proto, base_dir)
+    masks, notes = masks_of_records(opened, record.prune, source)
+    return _masked(opened, masks), tuple(notes)
+
+
+def _masked(opened: Sparsifiable, masks: Mapping[str, Mask]) -> ThinModel:
     MaskWeights(tuple(opened.layers.values()), masks).run(opened.model)
     DropDeadConstants().run(opened.model)
     layers = [layer for name, layer in opened.layers.items() if name in masks]

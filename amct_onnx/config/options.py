@@ -37,6 +37,8 @@ class ActivationOptions:
         search_end: where IFMR's factors end.
         search_step: step of IFMR's factors.
         num_of_bins: bins of HFMG's histogram: 1024, 2048, 4096 or 8192.
+        clip: lower and upper bound where they are given; the algorithm decides nothing then.
+        fixed_min: whether the lower bound is 0, whatever the values are; it is anyway behind a Relu.
     """
 
     algorithm: ActivationAlgorithm = ActivationAlgorithm.MSE
@@ -48,6 +50,8 @@ class ActivationOptions:
     search_end: float = 1.3
     search_step: float = 0.01
     num_of_bins: int = 4096
+    clip: tuple[float, float] | None = None
+    fixed_min: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

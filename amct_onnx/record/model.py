@@ -31,7 +31,12 @@ class Record:
     @property
     def thins_only(self) -> bool:
         """Whether weights go and nothing else happens."""
-        return self.prunes_only and not any(entry.producers for entry in self.prune)
+        return self.prunes_only and not self.takes_channels
+
+    @property
+    def takes_channels(self) -> bool:
+        """Whether channels go."""
+        return any(entry.producers for entry in self.prune)
 
     @property
     def is_fitted(self) -> bool:

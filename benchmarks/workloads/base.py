@@ -49,6 +49,10 @@ class Workload(ABC):
     def calibration_feeds(self) -> list[Feed]:
         """Return what may be calibrated on; no source of it occurs in the evaluation."""
 
+    def fitting_feeds(self) -> list[Feed]:
+        """Return what layers may be fitted to: where calibration takes few, more of the same sources."""
+        return self.calibration_feeds()
+
     @abstractmethod
     def evaluation_feeds(self) -> list[Feed]:
         """Return what is judged, in a fixed order."""

@@ -20,6 +20,7 @@ from benchmarks.workloads.photos import centre, random_crop
 INPUT = "image"
 CALIBRATION_SEED, EVALUATION_SEED = 1, 2
 CROPS_PER_PHOTO = 5
+FITTING_CROPS_PER_PHOTO = 15
 CROPS_PER_PICTURE = 20
 BATCH = 10
 FIRST_JUDGED = 10
@@ -52,9 +53,16 @@ class MobilenetV2(Workload):
 
     def calibration_feeds(self) -> list[Feed]:
         """Return crops of photos and of pictures that are not judged."""
+        return self._other_crops(CROPS_PER_PHOTO)
+
+    def fitting_feeds(self) -> list[Feed]:
+        """Return more crops of the same photos and pictures: layers of 1280 columns are fitted to them."""
+        return self._other_crops(FITTING_CROPS_PER_PHOTO)
+
+    def _other_crops(self, count: int) -> list[Feed]:
         folder = fetch(PHOTOS)
         sources = [folder / name for name in PHOTOS.files] + self._pictures[:FIRST_JUDGED]
-        return [{INPUT: batch} for batch in batches(_crops(sources, CROPS_PER_PHOTO, CALIBRATION_SEED), BATCH)]
+        return [{INPUT: batch} for batch in batches(_crops(sources, count, CALIBRATION_SEED), BATCH)]
 
     def evaluation_feeds(self) -> list[Feed]:
         """Return the labelled centre crops, then the random crops picture by picture."""

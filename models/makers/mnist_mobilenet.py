@@ -83,15 +83,15 @@ def shifted(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.roll(images, (down, right), (2, 3))
 
 
-def train(model: nn.Module, data: Split) -> None:
+def train(model: nn.Module, data: Split, *, epochs: int = EPOCHS) -> None:
     """Train in place with one warm-up and cosine decay of the learning rate."""
     images, labels = torch.from_numpy(preprocess(data.images)), torch.from_numpy(data.labels)
     generator = torch.Generator().manual_seed(SEED)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)
-    steps = EPOCHS * math.ceil(len(labels) / BATCH)
+    steps = epochs * math.ceil(len(labels) / BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_RATE, steps)
     model.train()
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         total = 0.0
         for chosen in torch.randperm(len(labels), generator=generator).split(BATCH):
             loss = nn.functional.cross_entropy(model(shifted(images[chosen], generator)), labels[chosen])

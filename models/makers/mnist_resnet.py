@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from models.makers.mnist import read_split
 from models.makers.mnist_mobilenet import SEED, count_correct, export, train
 
+EPOCHS = 3
 WIDTH = 16
 # Output channels and stride of each residual block.
 BLOCKS = ((16, 1), (32, 2), (32, 1), (64, 2), (64, 1))
@@ -43,7 +44,7 @@ def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequenti
 
 def build() -> nn.Sequential:
     """Build the untrained network."""
-    layers: list[nn.Module] = [_conv_bn(1, WIDTH, 3, 1), nn.ReLU()]
+    layers: list[nn.Module] = [_conv_bn(1, WIDTH, 3, 2), nn.ReLU()]
     width = WIDTH
     for outputs, stride in BLOCKS:
         layers.append(Block(width, outputs, stride))
@@ -60,7 +61,7 @@ def main() -> None:
 
     torch.manual_seed(SEED)
     model = build()
-    train(model, read_split(options.archive, "train"))
+    train(model, read_split(options.archive, "train"), epochs=EPOCHS)
     path = options.output / "mnist_resnet.onnx"
     export(model, path)
     test = read_split(options.archive, "t10k")

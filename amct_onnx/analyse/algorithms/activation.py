@@ -21,7 +21,13 @@ def choose_activation(
         seen: what calibration saw.
         bounds: range that the producer can emit; the result does not reach beyond it (asymmetric only).
     """
+    if options.clip is not None:
+        low = 0.0 if options.fixed_min else options.clip[0]
+        return scale_and_offset(low, options.clip[1], bits=options.bits, symmetric=options.symmetric)
     scale, offset = _by_algorithm(options, seen)
+    if options.fixed_min:
+        known = bounds or Bounds()
+        bounds = Bounds(max(known.low, 0.0), max(known.high, 0.0))
     if options.symmetric or bounds is None:
         return scale, offset
     return fit_into(scale, offset, bounds, bits=options.bits)
