@@ -7,6 +7,7 @@ from amct_onnx.analyse.image_feeds import Color, ImageFeeds, ImageOptions, Layou
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelGroup, ChannelSensitivity
 from amct_onnx.api import (
     Calibration,
+    CombinedResult,
     CompressionResult,
     Inspection,
     PruneReport,
@@ -16,6 +17,7 @@ from amct_onnx.api import (
     SparsifyResult,
     apply,
     check_deploy,
+    compress,
     inspect,
     load_calibration,
     merge_calibrations,
@@ -75,6 +77,7 @@ __all__ = [
     "ChannelGroup",
     "ChannelSensitivity",
     "Color",
+    "CombinedResult",
     "CompressionResult",
     "ConfigError",
     "DataError",
@@ -98,6 +101,7 @@ __all__ = [
     "apply",
     "auto_channel_prune_search",
     "check_deploy",
+    "compress",
     "create_prune_retrain_model",
     "create_quant_config",
     "inspect",

@@ -2,6 +2,7 @@
 
 from amct_onnx.analyse.calibration_file import load_calibration, merge_calibrations, save_calibration
 from amct_onnx.analyse.engine import Calibration
+from amct_onnx.api.combine import CombinedResult, compress
 from amct_onnx.api.compress import apply, quantize
 from amct_onnx.api.configured import resolve_config
 from amct_onnx.api.deploy_check import check_deploy
@@ -15,6 +16,7 @@ from amct_onnx.api.sparsify import restore_sparse, sparsify
 
 __all__ = [
     "Calibration",
+    "CombinedResult",
     "CompressionResult",
     "GroupSummary",
     "InputSummary",
@@ -31,6 +33,7 @@ __all__ = [
     "TrialResult",
     "apply",
     "check_deploy",
+    "compress",
     "inspect",
     "load_calibration",
     "merge_calibrations",

@@ -24,6 +24,7 @@ from amct_onnx.api.result import CompressionResult, Report
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.thin_out import thin_out_model
+from amct_onnx.api.trial import try_models
 from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.config.retrain.quantize import quantization_of
 from amct_onnx.errors import ArgumentError
@@ -132,7 +133,9 @@ def compress(
     if resolved.sparse():
         chosen = Selection(selection) if selection else Selection.COMPENSATED if recover else Selection.L1
         structure, thinned = _thin(structure, resolved, chosen, given)
-    result = _quantized(structure, resolved, given, formats, qdq_target, trial=trial)
+    result = _quantized(structure, resolved, given, formats, qdq_target)
+    timed = {OutputForm.QDQ} if QdqTarget(qdq_target) is QdqTarget.ONNXRUNTIME else set()
+    trials = try_models(whole, base_dir, result.models, source.samples if trial else (), timed=timed)
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=structure.state)
     if structure.built is not None:
         header = replace(header, modified_sha256=digest(structure.proto, structure.base_dir))
@@ -140,7 +143,7 @@ def compress(
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     files = (*source_files(model, whole, base_dir), *read)
     warnings = tuple(f"{resolved.source}, {finding}" for finding in resolved.warnings)
-    report = replace(result.report, notes=(*warnings, *result.report.notes))
+    report = replace(result.report, notes=(*warnings, *result.report.notes), trials=trials)
     result = replace(result, record=record, modified=structure.built, source=files, report=report)
     return CombinedResult(result, pruned, thinned)
 
@@ -167,8 +170,6 @@ def _quantized(
     given: PruneData,
     formats: Sequence[OutputForm | str],
     qdq_target: QdqTarget | str,
-    *,
-    trial: bool,
 ) -> CompressionResult:
     """The structure quantized; without models where the config quantizes no layer."""
     if not config.quantized():
@@ -183,6 +184,6 @@ def _quantized(
         formats=formats,
         config=quantization_of(config, facts),
         qdq_target=qdq_target,
-        trial=trial,
+        trial=False,
         progress=given.progress,
     )

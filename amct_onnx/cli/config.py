@@ -130,11 +130,14 @@ def _tensor_data(entry: TensorOptions) -> dict[str, Any]:
 
 def _activation_data(options: ActivationOptions) -> dict[str, Any]:
     """What the algorithm looks at, and nothing else."""
-    foreign = {name for name, algorithm in _PARAMETER_OF.items() if algorithm is not options.algorithm}
+    foreign = set(_OF_TRAINING)
+    foreign |= {name for name, algorithm in _PARAMETER_OF.items() if algorithm is not options.algorithm}
     data = asdict(options, dict_factory=_without_enums)
     return {name: value for name, value in data.items() if name not in foreign}
 
 
+_OF_TRAINING = ("clip", "fixed_min")
+"""What retrain configs alone say."""
 _PARAMETER_OF = {
     "max_percentile": ActivationAlgorithm.IFMR,
     "min_percentile": ActivationAlgorithm.IFMR,

@@ -11,7 +11,19 @@ from typing import NoReturn
 from amct_onnx import __version__
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
-from amct_onnx.cli import apply, calibration, check_deploy, config, demo, inspect, prune, quantize, record, sparsify
+from amct_onnx.cli import (
+    apply,
+    calibration,
+    check_deploy,
+    compress,
+    config,
+    demo,
+    inspect,
+    prune,
+    quantize,
+    record,
+    sparsify,
+)
 from amct_onnx.cli.data_flags import add_data_flags
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -48,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_apply(commands, common)
     _add_prune(commands, common)
     _add_sparsify(commands, common)
+    _add_compress(commands, common)
     _add_inspect(commands, common)
     _add_check_deploy(commands, common)
     _add_record(commands, common)
@@ -299,6 +312,30 @@ def _add_sparsify(commands: argparse._SubParsersAction, common: argparse.Argumen
     add_data_flags(parser)
     _add_json(parser)
     parser.set_defaults(run=sparsify.run)
+
+
+def _add_compress(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:  # type: ignore[type-arg]
+    parser = commands.add_parser(
+        "compress", parents=[common], help="prune, thin out and quantize a model as one retrain config says"
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the float model (.onnx)")
+    parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="an AMCT retrain config (.cfg)")
+    parser.add_argument("--data", metavar="PATH", required=True, help="sample data, as for quantize")
+    _add_output(parser)
+    _add_forms(parser)
+    parser.add_argument(
+        "--importance", choices=[importance.value for importance in Importance], help="how channels are ranked"
+    )
+    parser.add_argument(
+        "--selection", choices=[selection.value for selection in Selection], help="which weights stay of four"
+    )
+    parser.add_argument(
+        "--no-recover", action="store_true", help="change no weight that stays, so that the record alone says all"
+    )
+    _add_trial(parser)
+    add_data_flags(parser)
+    _add_json(parser)
+    parser.set_defaults(run=compress.run)
 
 
 def _add_input_shape(parser: argparse.ArgumentParser) -> None:

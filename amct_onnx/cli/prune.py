@@ -116,6 +116,18 @@ def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
 def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: str = "") -> None:
     """Tell what went, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
+    show_pruned(console, report)
+    show_trials(console, report.trials)
+    if untried:
+        console.say(f"not tried beside the float model: {untried}")
+    for note in report.notes:
+        console.say(f"note: {note}")
+    show_files(console, paths)
+    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
+
+
+def show_pruned(console: Console, report: PruneReport) -> None:
+    """Tell which channels went, and what could not."""
     before, after = report.before, report.after
     pruned = [group for group in report.groups if group.removed]
     layers = sum(len(group.layers) for group in pruned)
@@ -131,13 +143,6 @@ def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: 
     mixing = {name: None for group in pruned for name in group.approximate}
     if mixing:
         console.say(f"note: {few(mixing)} mix channels, so results change for those that stay, too")
-    show_trials(console, report.trials)
-    if untried:
-        console.say(f"not tried beside the float model: {untried}")
-    for note in report.notes:
-        console.say(f"note: {note}")
-    show_files(console, paths)
-    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
 
 
 def _show_left(console: Console, groups: list[GroupSummary]) -> None:

@@ -11,6 +11,7 @@ from amct_onnx.api import restore_pruned, restore_sparse
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.compress import is_tensors_file, sibling_tensors
 from amct_onnx.api.source import load_source
+from amct_onnx.api.structure import is_to_restore, quantization_part, restored
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.record_tables import prune_data, show_entries, show_prune
 from amct_onnx.errors import RecordError
@@ -44,14 +45,17 @@ def _check_fits(loaded: LoadedRecord, source: Path, tensors_file: Path | None) -
         return
     proto, base_dir = load_source(source)
     check_belongs(loaded, proto, base_dir)
+    if is_to_restore(loaded.record, proto, base_dir):
+        proto, base_dir = restored(source, loaded).to_proto(), None
+    plan = quantization_part(loaded)
     if is_tensors_file(loaded.source):
         tensor_quants(prepare(proto, base_dir).model, loaded, {}, strict=True)
         return
-    prepared = prepare_for(loaded, proto, base_dir)
+    prepared = prepare_for(plan, proto, base_dir)
     beside = sibling_tensors(Path(loaded.source))
     given = tensors_file or (beside if beside is not None and beside.exists() else None)
     tensors = None if given is None else load_record(given, strict=True)
-    quants = record_quants(prepared, loaded, tensors=tensors, strict=True)
+    quants = record_quants(prepared, plan, tensors=tensors, strict=True)
     rewrite(prepared, quants.layers, OutputForm.ASCEND, inputs=quants.inputs, recurrent=quants.recurrent)
 
 

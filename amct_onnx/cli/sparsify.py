@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from amct_onnx.analyse.input_shapes import parse_input_shape
-from amct_onnx.api import SparsifyResult, restore_sparse, sparsify
+from amct_onnx.api import SparsifyReport, SparsifyResult, restore_sparse, sparsify
 from amct_onnx.api.result import SavedFiles
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.api.sparse_result import ENDINGS
@@ -54,8 +54,18 @@ def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedR
 
 
 def _show(console: Console, result: SparsifyResult, paths: SavedFiles) -> None:
-    """Tell what became zero, what could not, and which files were written."""
+    """Tell what became zero, what could not, how it does, and which files were written."""
     report = result.report
+    show_thinned(console, report)
+    show_trials(console, report.trials)
+    for note in report.notes:
+        console.say(f"note: {note}")
+    show_files(console, paths)
+    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
+
+
+def show_thinned(console: Console, report: SparsifyReport) -> None:
+    """Tell how many weights became zero, and what could not."""
     weights, zeros = (sum(getattr(layer, name) for layer in report.layers) for name in ("weights", "zeros"))
     console.say(f"thinned out {len(report.layers)} layers: {zeros:,} of their {weights:,} weights are zero")
     compensated = [layer.name for layer in report.layers if layer.is_compensated]
@@ -63,11 +73,6 @@ def _show(console: Console, result: SparsifyResult, paths: SavedFiles) -> None:
         console.say(f"the other weights of {len(compensated)} layers make up for those that went")
     _show_reasons(console, "by size alone", {layer.name: layer.reason for layer in report.layers if layer.reason})
     _show_reasons(console, "left as they are", {one.node: one.reason for one in report.refusals})
-    show_trials(console, report.trials)
-    for note in report.notes:
-        console.say(f"note: {note}")
-    show_files(console, paths)
-    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
 
 
 def _show_reasons(console: Console, what: str, reasons: dict[str, str]) -> None:

@@ -1,0 +1,111 @@
+"""`compress`, and `apply` of a record of everything, as users run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from amct_onnx.cli import main
+from tests.models import initializers, normal, parse
+
+NET = parse(
+    "[first] a = Conv(x, w1) [relu] b = Relu(a) [second] c = Conv(b, w2) [last] y = Conv(c, w3)",
+    "float[n,4,8,8] x",
+    "float[n,4,8,8] y",
+    {"w1": normal(16, 4, 1, 1), "w2": normal(16, 16, 1, 1), "w3": normal(4, 16, 1, 1)},
+)
+CFG = """batch_num: 4
+prune_config { filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: 0.5 ascend_optimized: False } } }
+retrain_weight_quant_config { arq_retrain { channel_wise: true } }
+override_layer_configs { layer_name: "second" prune_config { n_out_of_m_pruner { l1_selective_prune {} } } }
+"""
+COMMAND = ["compress", "m.onnx", "--config", "my.cfg", "--data", ".", "-o", "out/m"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with a model, a config and data."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(NET, "m.onnx")
+    Path("my.cfg").write_text(CFG)
+    for index in range(4):
+        np.savez(f"feed{index}.npz", x=normal(4, 4, 8, 8, seed=index))
+    return tmp_path
+
+
+def test_everything_is_done_and_said(here, capsys) -> None:
+    assert main(COMMAND) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "pruned 1 layers in 1 groups",
+        "thinned out 1 layers: 64 of their 128 weights are zero",
+        "quantized 3 layers (3 Conv)",
+        "tried fake_quant on the first 4 feeds",
+        "m_modified_model.onnx",
+    ):
+        assert words in said
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "m_deploy_model.onnx",
+        "m_fake_quant_model.onnx",
+        "m_modified_model.onnx",
+        "m_qdq_model.onnx",
+        "m_quant.json",
+        "m_record.txt",
+        "m_tensors.txt",
+    ]
+
+
+def test_json(here, capsys) -> None:
+    assert main([*COMMAND, "--json", "--format", "qdq"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["pruned"]["groups"][0]["removed"] == 8
+    assert shown["thinned"]["layers"][0]["zeros"] == 64
+    assert set(shown["files"]) == {"qdq", "modified", "record", "tensors", "quant_json"}
+
+
+def test_the_record_is_applied_to_the_modified_model(here, capsys) -> None:
+    assert main([*COMMAND, "--quiet"]) == 0
+    assert main(["apply", "out/m_modified_model.onnx", "--record", "out/m_record.txt", "-o", "again/m"]) == 0
+    for name in ("m_deploy_model.onnx", "m_fake_quant_model.onnx", "m_qdq_model.onnx"):
+        assert Path("again", name).read_bytes() == Path("out", name).read_bytes()
+    capsys.readouterr()
+    assert main(["apply", "m.onnx", "--record", "out/m_record.txt", "-o", "no/m"]) == 2
+    assert "weights were modified" in capsys.readouterr().err
+    assert not Path("no").exists()
+    assert main(["apply", "m.onnx", "--record", "out/m_record.txt", "-o", "bare/m", "--structure-only"]) == 0
+    bare = initializers(onnx.load("bare/m_pruned_model.onnx"))
+    modified = initializers(onnx.load("out/m_modified_model.onnx"))
+    assert bare["w1"].shape == modified["w1"].shape == (8, 4, 1, 1)
+    np.testing.assert_array_equal(bare["w2"] == 0, modified["w2"] == 0)
+
+
+def test_without_recovery_the_record_is_applied_to_the_source(here) -> None:
+    assert main([*COMMAND, "--quiet", "--no-recover"]) == 0
+    assert main(["apply", "m.onnx", "--record", "out/m_record.txt", "-o", "again/m", "--quiet"]) == 0
+    for name in ("m_qdq_model.onnx", "m_modified_model.onnx"):
+        assert Path("again", name).read_bytes() == Path("out", name).read_bytes()
+    assert main(["record", "check", "out/m_record.txt", "--model", "m.onnx"]) == 0
+
+
+def test_a_record_of_everything_is_checked_against_the_modified_model(here, capsys) -> None:
+    assert main([*COMMAND, "--quiet"]) == 0
+    assert main(["record", "check", "out/m_record.txt", "--model", "out/m_modified_model.onnx"]) == 0
+    assert main(["record", "check", "out/m_record.txt", "--model", "m.onnx"]) == 1
+    assert "weights were modified" in capsys.readouterr().out
+
+
+def test_flags_and_files_that_do_not_fit(here, capsys) -> None:
+    before = sorted(here.rglob("*"))
+    for change, words in (
+        (["--check-snr", "20", "--no-trial"], "nothing is tried with --no-trial"),
+        (["--config", "none.cfg"], "none.cfg"),
+        (["--format", "int3"], "--format: 'int3' is unknown"),
+        (["--data", "nowhere"], "nowhere"),
+    ):
+        assert main([*COMMAND, *change]) == 2
+        assert words in capsys.readouterr().err
+        assert sorted(here.rglob("*")) == before

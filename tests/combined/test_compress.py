@@ -1,0 +1,243 @@
+"""Pruning, 4:2 sparsity and quantization by one retrain config: what is done, in files, and again from the record."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+import amct_onnx
+from amct_onnx import CombinedResult, OutputForm
+from amct_onnx.errors import ArgumentError, ConfigError, RecordError
+from amct_onnx.record import WeightState
+from tests.models import Array, initializers, normal, parse, run
+
+
+def network(seed: int = 0) -> ModelProto:
+    return parse(
+        """[first] s = Conv<pads = [1,1,1,1]>(x, w, b) r = Relu(s) [second] t = Conv(r, v, c) u = Relu(t)
+           p = GlobalAveragePool(u) f = Flatten(p) [last] y = Gemm<transB = 1>(f, m, d)""",
+        "float[batch,8,8,8] x",
+        "float[batch,5] y",
+        {
+            "w": normal(16, 8, 3, 3, seed=seed + 1),
+            "b": normal(16, seed=seed + 2),
+            "v": normal(24, 16, 1, 1, seed=seed + 3),
+            "c": normal(24, seed=seed + 4),
+            "m": normal(5, 24, seed=seed + 5),
+            "d": normal(5, seed=seed + 6),
+        },
+    )
+
+
+def feeds(count: int = 8) -> list[dict[str, Array]]:
+    mixing = np.random.default_rng(9).normal(size=(8, 4))
+    rng = np.random.default_rng(1)
+    return [
+        {"x": np.einsum("cd,ndhw->nchw", mixing, rng.normal(size=(8, 4, 8, 8))).astype(np.float32)}
+        for _ in range(count)
+    ]
+
+
+FILTER = """prune_config : { filter_pruner : { balanced_l2_norm_filter_prune : {
+    prune_ratio : 0.25 ascend_optimized: False } } }
+"""
+SPARSE = "prune_config{ n_out_of_m_pruner { l1_selective_prune { n_out_of_m_type: M4N2 update_freq: 0 } } }\n"
+INT8 = "batch_num: 8 retrain_weight_quant_config: { arq_retrain: { channel_wise: true dst_type: INT8 } }\n"
+
+
+@pytest.fixture
+def done(tmp_path):
+    """Compress the network by the text of a config."""
+
+    def compress(text: str, **options: object) -> CombinedResult:
+        (tmp_path / "my.cfg").write_text(text)
+        return amct_onnx.compress(network(), feeds(), config=tmp_path / "my.cfg", trial=False, **options)
+
+    return compress
+
+
+def weight_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
+    return {name: values.shape for name, values in initializers(model).items()}
+
+
+def test_channels_go_and_what_stays_is_quantized(done) -> None:
+    found = done(FILTER + INT8)
+    assert found.result.modified is not None
+    modified = found.result.modified.to_proto()
+    assert weight_shapes(modified)["w"] == (12, 8, 3, 3)
+    assert weight_shapes(modified)["v"] == (18, 12, 1, 1)
+    assert [layer.name for layer in found.result.report.layers] == ["first", "second", "last"]
+    assert set(found.result.models) == set(OutputForm)
+    scales = found.result.record.layers["first"].scale_w
+    # arq: the largest weight of each filter is 127, or the smallest -128.
+    filters = initializers(modified)["w"].reshape(12, -1)
+    np.testing.assert_allclose(scales, np.maximum(filters.max(axis=1) / 127, -filters.min(axis=1) / 128), rtol=1e-6)
+    assert [len(entry.producers) for entry in found.result.record.prune] == [1, 1]
+    assert found.pruned is not None
+    assert found.thinned is None
+
+
+def test_half_of_the_weights_go_and_every_zero_stays_one(done) -> None:
+    found = done(SPARSE + INT8)
+    for built in [*found.result.models.values(), found.result.modified]:
+        values = [numpy_helper.to_array(tensor) for tensor in built.to_proto().graph.initializer]
+        weights = [array for array in values if array.size in (16 * 8 * 9, 24 * 16, 24 * 5)]
+        assert len(weights) == 3
+        assert min(float((array == 0).mean()) for array in weights) >= 0.5
+    assert [entry.selective_prune.name for entry in found.result.record.prune if entry.selective_prune] == [
+        "first",
+        "second",
+        "last",
+    ]
+
+
+def test_one_config_may_prune_and_thin_out(done) -> None:
+    own = f'override_layer_configs {{ layer_name: "second" {SPARSE} }}'
+    found = done(FILTER + own + INT8)
+    modified = initializers(found.result.modified.to_proto())
+    assert modified["w"].shape == (12, 8, 3, 3)
+    assert modified["v"].shape == (24, 12, 1, 1)
+    assert (modified["v"] == 0).mean() == 0.5
+    assert (modified["w"] == 0).mean() == 0
+    again = amct_onnx.restore_pruned(network(), found.result.record, structure_only=True).model.to_proto()
+    np.testing.assert_array_equal(initializers(again)["v"] == 0, modified["v"] == 0)
+    assert weight_shapes(again) == weight_shapes(found.result.modified.to_proto())
+
+
+@pytest.mark.parametrize("text", [FILTER + INT8, SPARSE + INT8])
+def test_the_record_gives_the_same_bytes_again(done, text: str) -> None:
+    found = done(text).result
+    again = amct_onnx.apply(found.modified.to_proto(), found.record, tensors=found.tensors)
+    assert {form: model.to_proto().SerializeToString() for form, model in again.models.items()} == {
+        form: model.to_proto().SerializeToString() for form, model in found.models.items()
+    }
+    assert again.record == found.record
+    with pytest.raises(RecordError, match="weights were modified"):
+        amct_onnx.apply(network(), found.record, tensors=found.tensors)
+
+
+@pytest.mark.parametrize("text", [FILTER + INT8, SPARSE + INT8])
+def test_without_recovery_the_source_and_the_record_are_enough(done, text: str) -> None:
+    found = done(text, recover=False).result
+    assert found.record.header.weights is WeightState.RECOMPUTABLE
+    again = amct_onnx.apply(network(), found.record, tensors=found.tensors)
+    assert again.modified.to_proto().SerializeToString() == found.modified.to_proto().SerializeToString()
+    assert again.models[OutputForm.QDQ].to_proto().SerializeToString() == (
+        found.models[OutputForm.QDQ].to_proto().SerializeToString()
+    )
+    with pytest.raises(RecordError, match="made for another model"):
+        amct_onnx.apply(network(seed=40), found.record)
+
+
+def quantized(text: str, done) -> dict[str, tuple[float, int]]:
+    found = done(text).result
+    return {name: (entry.scale_d, entry.offset_d) for name, entry in found.record.layers.items()}
+
+
+def test_given_bounds_are_the_range(done) -> None:
+    data = "retrain_data_quant_config: { ulq_quantize: { clip_max_min: { clip_max: 6.0 clip_min: -3.0 } } }"
+    found = quantized(INT8 + data, done)
+    scale = 9 / 255
+    for name in ("first", "second", "last"):
+        assert found[name] == pytest.approx((np.float32(scale), round(-128 + 3 / scale)))
+
+
+def test_a_fixed_minimum_is_zero(done) -> None:
+    data = """retrain_data_quant_config: { ulq_quantize: {
+        clip_max_min: { clip_max: 6.0 clip_min: -3.0 } fixed_min: true } }"""
+    assert set(quantized(INT8 + data, done).values()) == {(float(np.float32(6 / 255)), -128)}
+    alone = "retrain_data_quant_config: { ulq_quantize: { fixed_min: true } }"
+    free = "retrain_data_quant_config: { ulq_quantize: {} }"
+    assert quantized(INT8 + free, done)["first"][1] != -128
+    # Behind a Relu it is zero anyway.
+    assert quantized(INT8 + free, done)["second"][1] == -128
+    assert quantized(INT8 + alone, done)["first"][1] == -128
+
+
+def test_ulq_searches_for_the_scale_of_least_error(tmp_path) -> None:
+    # Of many weights a few are much larger than the others, so that cutting them off pays.
+    weight = normal(64, 512, seed=3) ** 3
+    model = parse("[line] y = Gemm<transB = 1>(x, w)", "float[n,512] x", "float[n,64] y", {"w": weight})
+    errors = {}
+    for algorithm in ("arq_retrain", "ulq_retrain"):
+        config = tmp_path / f"{algorithm}.cfg"
+        config.write_text(f"retrain_weight_quant_config: {{ {algorithm}: {{ channel_wise: false }} }}")
+        found = amct_onnx.compress(model, [{"x": normal(4, 512)}], config=config, trial=False)
+        (scale,) = found.result.record.layers["line"].scale_w
+        steps = np.clip(np.rint(weight / scale), -128, 127)
+        errors[algorithm] = float(np.square(steps * scale - weight).sum())
+    assert errors["ulq_retrain"] < errors["arq_retrain"]
+
+
+def test_skipped_layers_stay_float(done) -> None:
+    found = done(INT8 + 'quant_skip_layers: "second" quant_skip_types: "Gemm"').result
+    assert list(found.record.layers) == ["first"]
+    reasons = {refusal.node: refusal.reason for refusal in found.report.refusals}
+    assert set(reasons) == {"second", "last"}
+    assert found.modified is None
+    assert not found.record.prune
+
+
+def test_a_config_without_quantization_gives_the_modified_model_alone(done, tmp_path) -> None:
+    found = done(SPARSE).result
+    assert not found.models
+    paths = found.save(tmp_path / "m")
+    assert {"modified", "record"} <= set(paths)
+    assert (initializers(onnx.load(paths["modified"]))["v"] == 0).mean() == 0.5
+
+
+def test_what_cannot_be_done_is_an_error(done, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="holds no prune_config"):
+        done("batch_num: 2")
+    with pytest.raises(ArgumentError, match="data is needed"):
+        amct_onnx.compress(network(), None, config=tmp_path / "my.cfg")
+
+
+COMPRESSED = """skip_layer_types: "Gemm"
+quant_skip_layers: "first"
+retrain_weight_quant_config: { arq_retrain: { channel_wise: true dst_type: INT8 } }
+override_layer_types : { layer_type: "Conv"
+  retrain_weight_quant_config: { arq_retrain: { channel_wise: false dst_type: INT8 } }
+  retrain_data_quant_config : { ulq_quantize : { clip_max_min : { clip_max : 6.0 clip_min : -6.0 } } }
+  %s }
+"""
+
+
+@pytest.mark.parametrize("kind", [FILTER, SPARSE])
+def test_the_published_examples_do_what_they_say(done, kind: str) -> None:
+    stronger = kind.replace("0.25", "0.5").replace("update_freq: 0", "update_freq: 1")
+    found = done(kind + COMPRESSED % stronger)
+    modified = initializers(found.result.modified.to_proto())
+    if kind is FILTER:
+        assert modified["w"].shape[0] == 8
+        assert modified["v"].shape[:2] == (12, 8)
+    else:
+        assert [(modified[name] == 0).mean() for name in ("w", "v", "m")] == [0.5, 0.5, 0.0]
+    (entry,) = found.result.record.layers.values()
+    assert list(found.result.record.layers) == ["second"]
+    assert len(entry.scale_w) == 1
+    assert entry.scale_d == pytest.approx(12 / 255)
+
+
+def test_files_are_written_and_replayed_from_disk(tmp_path) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    (tmp_path / "my.cfg").write_text(FILTER + INT8)
+    found = amct_onnx.compress(tmp_path / "m.onnx", feeds(), config=tmp_path / "my.cfg")
+    assert [trial.form for trial in found.result.report.trials] == ["fake_quant", "qdq"]
+    assert all(trial.snr_db is not None and math.isfinite(trial.snr_db) for trial in found.result.report.trials)
+    paths = found.result.save(tmp_path / "out" / "m")
+    again = amct_onnx.apply(paths["modified"], paths["record"]).save(tmp_path / "again" / "m")
+    for kind in ("ascend", "fake_quant", "qdq", "record", "tensors"):
+        assert Path(again[kind]).read_bytes() == Path(paths[kind]).read_bytes()
+
+
+def test_quantized_results_stay_near_those_of_the_modified_model(done) -> None:
+    found = done(FILTER + INT8).result
+    fed = feeds(1)[0]
+    want, got = run(found.modified, fed)[0], run(found.models[OutputForm.FAKE_QUANT], fed)[0]
+    assert np.square(want - got).sum() < 1e-2 * np.square(want).sum()
