@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.analyse.pruning.allocation import Offer, allocate
+from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds
 from amct_onnx.analyse.pruning.counts import ALIGNMENT
 from amct_onnx.analyse.pruning.elimination import Elimination
@@ -136,20 +136,22 @@ def _steps_for(
     """Steps of each group that save enough; what is offered is raised until they do, since groups share layers."""
     total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
     wanted = saving * total
-    already = _saved(prunable, shapes, decided)
-    offers = {name: found.offer for name, found in offered.items()}
+
+    def saved_by(steps: Mapping[str, int]) -> float:
+        searched = [offered[name].units(step) for name, step in steps.items() if step]
+        return _saved(prunable, shapes, [*decided, *searched])
+
     steps: dict[str, int] = {}
-    saved = already
+    already = saved = saved_by(steps)
+    offers = {name: found.offer for name, found in offered.items()}
     for factor in _RAISES:
         if saved >= wanted:
             break
         steps = allocate(offers, factor * (wanted - already))
-        saved = _saved(
-            prunable, shapes, [*decided, *(offered[name].units(step) for name, step in steps.items() if step)]
-        )
+        saved = saved_by(steps)
     if 0 < saved < wanted:
         raise OutOfReachError(saving, saved / total)
-    return steps
+    return give_back(offers, steps, lambda fewer: saved_by(fewer) >= wanted)
 
 
 def _saved(prunable: Prunable, shapes: Shapes, units: Sequence[LabelArray]) -> float:
