@@ -31,6 +31,8 @@ _STEPS = 24
 """In how many steps a group's channels are offered."""
 _RAISES = (*(1.0 + 0.04 * step for step in range(26)), np.inf)
 """Factors by which the target is raised until the layers together save enough."""
+_ROUNDING = 1e-9
+"""What sums of shares may lack."""
 _PROBES = (0.15, 0.4, 1.0)
 """Shares of the most that may go of a group at which the loss is measured; between them it follows the estimate."""
 
@@ -43,7 +45,7 @@ class OutOfReachError(UsageError):
     """
 
     def __init__(self, saving: float, reachable: float) -> None:
-        self.reachable = int(reachable * 1000) / 1000
+        self.reachable = int(reachable * 1000 + _ROUNDING) / 1000
         super().__init__(
             f"saving is {saving:g}, but at most {self.reachable:g} of the multiply-adds can go; ask for less"
         )
@@ -135,7 +137,7 @@ def _steps_for(
 ) -> dict[str, int]:
     """Steps of each group that save enough; what is offered is raised until they do, since groups share layers."""
     total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
-    wanted = saving * total
+    wanted = saving * total * (1 - _ROUNDING)
 
     def saved_by(steps: Mapping[str, int]) -> float:
         searched = [offered[name].units(step) for name, step in steps.items() if step]
