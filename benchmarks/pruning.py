@@ -2,6 +2,7 @@
 
 python -m benchmarks.pruning                           every workload, 10, 20, 30 and 50 % of the multiply-adds
 python -m benchmarks.pruning --match mobilenet --savings 0.2 --methods "from data"
+python -m benchmarks.pruning --savings 0.2 --rankings  every way to rank channels, with one ratio for all layers
 
 Every row saves the same share of the multiply-adds: by one ratio for all layers and the L2 norm of the weights, without
 data; the same with layers fitted again; and with ranking, allocation and fitting from calibration data. Judged on other
@@ -14,7 +15,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tabulate import tabulate
 
 import amct_onnx
 from amct_onnx import PruneResult
+from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.errors import AmctError
 from amct_onnx.runtime import InferenceSession, fetch, open_session
 from amct_onnx.runtime.latency import compare_latency
@@ -31,6 +33,7 @@ from benchmarks.workloads.base import Feed, Outputs, Workload
 from benchmarks.workloads.registry import WORKLOADS
 
 METHODS = ("l2, no data", "l2, fitted", "from data")
+RANKINGS = tuple(f"{importance.value}, {how}" for importance in Importance for how in ("not fitted", "fitted"))
 _BISECTIONS = 7
 
 
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only workloads with this in their name")
     parser.add_argument("--savings", default="0.1,0.2,0.3,0.5", help="shares of the multiply-adds")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="only these")
+    parser.add_argument("--rankings", action="store_true", help="compare what ranks channels")
     parser.add_argument("--quick", action="store_true", help="judge on a tenth of the items")
     parser.add_argument("--report", type=Path, help="JSON lines to append to; what stands there is not run again")
     parser.add_argument("--keep", type=Path, help="folder for the pruned models, which --time times later, alone")
@@ -52,10 +56,11 @@ def main() -> None:
         options.report.write_text("".join(json.dumps(row) + "\n" for row in rows))
         print(tabulate([_cells(row) for row in rows], headers=_HEADERS, tablefmt="github"))
         return
+    methods = RANKINGS if options.rankings else options.methods
+    savings = [float(saving) for saving in options.savings.split(",")]
     for name, make in WORKLOADS.items():
         if options.match in name:
-            savings = [float(saving) for saving in options.savings.split(",")]
-            for row in _rows(make(options.quick), savings, options.methods, done, options.keep):
+            for row in _rows(make(options.quick), savings, methods, done, options.keep):
                 rows.append(row)
                 if options.report:
                     with options.report.open("a") as file:
@@ -92,7 +97,7 @@ def _done(report: Path | None) -> dict[tuple[str, str, str], dict[str, Any]]:
 def _rows(
     workload: Workload,
     savings: list[float],
-    methods: list[str],
+    methods: Sequence[str],
     done: dict[tuple[str, str, str], Any],
     keep: Path | None,
 ) -> Iterator[dict[str, Any]]:
@@ -116,10 +121,9 @@ def _rows(
 def _pruned(model: Path, feeds: list[Feed], saving: float, method: str) -> PruneResult:
     if method == "from data":
         return amct_onnx.prune(model, feeds, saving=saving)
-    ratio = _ratio_for(model, saving)
-    if method == "l2, no data":
-        return amct_onnx.prune(model, ratio=ratio)
-    return amct_onnx.prune(model, feeds, ratio=ratio, importance="l2")
+    importance, how = method.split(", ")
+    data = None if how == "no data" else feeds
+    return amct_onnx.prune(model, data, ratio=_ratio_for(model, saving), importance=importance, recover=how == "fitted")
 
 
 def _ratio_for(model: Path, saving: float) -> float:

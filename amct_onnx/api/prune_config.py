@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.configurable import retrain_facts
+from amct_onnx.analyse.pruning.configurable import resolve_search, retrain_facts
 from amct_onnx.analyse.pruning.cost import Shapes
 from amct_onnx.api.prune_source import load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models
-from amct_onnx.config.retrain import RetrainConfig, RetrainRequest, load_retrain_request, resolve_retrain
+from amct_onnx.config.auto_prune import AutoPruneConfig, is_auto_prune
+from amct_onnx.config.retrain import RetrainConfig, RetrainFacts, RetrainRequest, parse_retrain_request, resolve_retrain
+from amct_onnx.config.text_file import read_config
 from amct_onnx.errors import ConfigError
 from amct_onnx.rewrite.pruning import open_prunable
 
@@ -33,18 +36,45 @@ def resolve_prune_config(
     Raises:
         ConfigError: the config cannot be read, breaks a rule, or does not fit the model.
     """
+    with _followed(model, input_shapes) as facts:
+        return _resolved(config, facts)
+
+
+def resolve_auto_config(
+    model: Source, config: AutoPruneConfig, *, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> RetrainConfig:
+    """Resolve the config of a search for a model: what the search may do with each layer.
+
+    Args:
+        model: path of an ONNX file, or a ModelProto (not changed).
+        config: the config.
+        input_shapes: input -> sizes to take for the free ones while following channels.
+
+    Raises:
+        ConfigError: its overrides do not fit the model.
+    """
+    with _followed(model, input_shapes) as facts:
+        return resolve_search(config, facts)
+
+
+@contextmanager
+def _followed(model: Source, input_shapes: Mapping[str, Sequence[int]] | None) -> Iterator[RetrainFacts]:
+    """The facts about a model; what goes wrong with them is blamed on a model that is not legal."""
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, input_shapes=input_shapes)
-        return configure_pruning(source.proto, base_dir, source.shapes, config)
+        yield retrain_facts(open_prunable(source.proto, base_dir, source.shapes))
 
 
 def configure_pruning(
     proto: ModelProto, base_dir: Path | None, shapes: Shapes, config: PruneConfigSource
 ) -> RetrainConfig:
     """Resolve a config for a model whose tensors have these sizes; see :func:`resolve_prune_config`."""
-    request = config if isinstance(config, RetrainRequest | RetrainConfig) else load_retrain_request(config)
-    facts = retrain_facts(open_prunable(proto, base_dir, shapes))
+    return _resolved(config, retrain_facts(open_prunable(proto, base_dir, shapes)))
+
+
+def _resolved(config: PruneConfigSource, facts: RetrainFacts) -> RetrainConfig:
+    request = config if isinstance(config, RetrainRequest | RetrainConfig) else _read(config)
     if isinstance(request, RetrainRequest):
         return resolve_retrain(request, facts)
     differing = request.layers.keys() ^ facts.layers.keys()
@@ -54,6 +84,13 @@ def configure_pruning(
             f"'{min(differing)}'; resolve it for this model"
         )
     return request
+
+
+def _read(path: str | os.PathLike[str]) -> RetrainRequest:
+    text = read_config(path)
+    if is_auto_prune(text):
+        raise ConfigError(f"{os.fspath(path)} is the config of a search for prune ratios; give it as --auto-config")
+    return parse_retrain_request(text, source=os.fspath(path))
 
 
 def retrain_notes(config: RetrainConfig, *, channels: bool = False, weights: bool = False) -> tuple[str, ...]:

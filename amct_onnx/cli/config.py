@@ -11,9 +11,10 @@ from typing import Any
 from amct_onnx.analyse.input_shapes import parse_input_shape
 from amct_onnx.api.configured import Configured, configure
 from amct_onnx.api.source import blaming_illegal_models, load_source
-from amct_onnx.cli.config_retrain import show_retrain
+from amct_onnx.cli.config_retrain import show_auto, show_retrain
 from amct_onnx.cli.console import Console
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerConfig, TensorOptions, WeightOptions
+from amct_onnx.config.auto_prune import is_auto_prune
 from amct_onnx.config.layer_options import DEFAULT_ORIGIN
 from amct_onnx.config.retrain import is_retrain_config
 from amct_onnx.config.text_file import read_config
@@ -25,9 +26,10 @@ _SHOWN_APART = {"algorithm", "bits", "symmetric"}
 def run_show(arguments: argparse.Namespace, console: Console) -> int:
     """Show what a config says about each layer of a model."""
     text = read_config(arguments.file)
-    if is_retrain_config(text):
+    show_pruning = show_retrain if is_retrain_config(text) else show_auto if is_auto_prune(text) else None
+    if show_pruning is not None:
         shapes = parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
-        show_retrain(text, arguments.file, arguments.model, console, shapes)
+        show_pruning(text, arguments.file, arguments.model, console, shapes)
         return 0
     proto, base_dir = load_source(arguments.model)
     with blaming_illegal_models(proto, base_dir):

@@ -1,15 +1,19 @@
-"""What ``amct_onnx config show`` says of a retrain config."""
+"""What ``amct_onnx config show`` says of a retrain config, and of the config of a search for prune ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.api.prune_config import resolve_prune_config, retrain_notes
+from amct_onnx.analyse.pruning.configurable import is_searched, search_notes
+from amct_onnx.api.prune_config import resolve_auto_config, resolve_prune_config, retrain_notes
 from amct_onnx.cli.console import Console
+from amct_onnx.config.auto_prune import parse_auto_prune
 from amct_onnx.config.retrain import LayerRetrain, RetrainConfig, parse_retrain_request
+
+_SEARCH_SETTINGS = ("compress_ratio", "ascend_optimized", "max_prune_ratio", "test_iteration")
 
 
 def show_retrain(
@@ -28,6 +32,28 @@ def show_retrain(
         console.say(f"warning: {note}")
 
 
+def show_auto(text: str, file: Path, model: Path, console: Console, shapes: Mapping[str, Sequence[int]] | None) -> None:
+    """Show what a search may do with each layer of a model."""
+    config = parse_auto_prune(text, source=str(file))
+    resolved = resolve_auto_config(model, config, input_shapes=shapes)
+    notes = search_notes(config, resolved)
+    settings = {name: getattr(config, name) for name in _SEARCH_SETTINGS}
+    layers = [_searched_data(name, layer) for name, layer in resolved.layers.items()]
+    console.result(
+        {"config": str(file), "model": str(model), "settings": settings, "layers": layers, "warnings": list(notes)}
+    )
+    if console.as_json:
+        return
+    for name, value in settings.items():
+        console.say(f"{name}: {str(value).lower()}")
+    headers = ("layer", "type", "channels pruned", "set by", "channels shared with")
+    rows = [_row(name, layer) for name, layer in resolved.layers.items()]
+    console.table(headers, [(name, kind, pruned, place, shared) for name, kind, pruned, _, place, shared in rows])
+    console.say(f"{sum(layer['searched'] for layer in layers)} of {len(layers)} layers are searched")
+    for note in notes:
+        console.say(f"warning: {note}")
+
+
 def _row(name: str, layer: LayerRetrain) -> tuple[str, ...]:
     return (
         name,
@@ -41,6 +67,8 @@ def _row(name: str, layer: LayerRetrain) -> tuple[str, ...]:
 
 def pruning_text(layer: LayerRetrain) -> str:
     """How a layer is pruned, or why not."""
+    if is_searched(layer):
+        return "searched"
     if layer.pruning is not None:
         aligned = ", a multiple of 16 stays" if layer.pruning.ascend_optimized else ""
         return f"{layer.pruning.ratio:g}{aligned}"
@@ -64,6 +92,11 @@ def quantization_text(layer: LayerRetrain) -> str:
         scales = "per channel" if layer.weight.channel_wise else "one scale"
         parts.append(f"weights {layer.weight.algorithm}, {layer.weight.bits} bits, {scales}")
     return "; ".join(parts) + "; not applied"
+
+
+def _searched_data(name: str, layer: LayerRetrain) -> dict[str, Any]:
+    data = _layer_data(name, replace(layer, pruning=None) if is_searched(layer) else layer)
+    return {**data, "searched": is_searched(layer)}
 
 
 def as_data(config: RetrainConfig) -> dict[str, Any]:

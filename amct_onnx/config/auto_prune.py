@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amct_onnx.config.cfg_file import problem_findings
-from amct_onnx.config.retrain import FilterPruning, RetrainRequest, parse_retrain_request
+from amct_onnx.config.retrain import FilterPruning, RetrainRequest, is_retrain_config, parse_retrain_request
 from amct_onnx.config.shorten import shortest
 from amct_onnx.config.text_file import located, read_config
 from amct_onnx.errors import ConfigError
@@ -65,9 +65,11 @@ def parse_auto_prune(text: str, *, source: str = "<text>") -> AutoPruneConfig:
         ConfigError: one that lists everything that is wrong with one of them.
     """
     try:
-        root = read_text(Source(text.removeprefix("\ufeff")), message_spec(AutoChannelPruneConfig.DESCRIPTOR))
+        root = _read(text)
     except TextError as fault:
         raise located(source, fault) from None
+    if is_retrain_config(text):
+        raise ConfigError(f"{source} says itself how much of each layer goes; give it as the prune config (--config)")
     findings = [*problem_findings(root), *_bounds(root)]
     raise_findings(ConfigError, source, findings)
     overrides = None if root.get("override_prune_cfg") is None else _overrides(root, source)
@@ -82,6 +84,18 @@ def parse_auto_prune(text: str, *, source: str = "<text>") -> AutoPruneConfig:
         line=root.line_of("compress_ratio"),
         warnings=tuple(findings),
     )
+
+
+def is_auto_prune(text: str) -> bool:
+    """Whether a text holds what only the config of a search has; what cannot be read does not."""
+    try:
+        return bool(_read(text).fields)
+    except TextError:
+        return False
+
+
+def _read(text: str) -> Block:
+    return read_text(Source(text.removeprefix("\ufeff")), message_spec(AutoChannelPruneConfig.DESCRIPTOR))
 
 
 def _bounds(root: Block) -> Iterator[Finding]:

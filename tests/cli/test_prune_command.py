@@ -392,6 +392,44 @@ class TestAutoConfig:
             Path("auto.cfg").write_text(text)
         fails(capsys, there, [*self.COMMAND, *arguments], words)
 
+    def test_a_config_of_the_other_kind(self, there, capsys) -> None:
+        command = ["prune", "m.onnx", "--data", "feeds", "-o", "out/m"]
+        fails(capsys, there, [*command, "--config", "auto.cfg"], r"auto\.cfg is the config of a search.*--auto-config")
+        fails(capsys, there, [*command, "--auto-config", "my.cfg"], r"my\.cfg says itself how much.*--config")
+
+    def test_show(self, there, capsys) -> None:
+        Path("o.cfg").write_text('\nskip_layers: "first"')
+        Path("auto.cfg").write_text(f"{AUTO} override_prune_cfg: 'o.cfg' max_prune_ratio: 0.3 max_prune_ratio: 0.7")
+        command = ["config", "show", "auto.cfg", "--model", "m.onnx"]
+        assert main(command) == 0
+        out = capsys.readouterr().out
+        for words in (
+            r"compress_ratio: 1\.5\nascend_optimized: false\nmax_prune_ratio: 0\.7\ntest_iteration: 8",
+            r"first +Conv +no: skip_layers, line 2",
+            r"second +Conv +searched +prune: the search",
+            r"last +Conv +no: it is the model's output 'y'",
+            r"1 of 3 layers are searched",
+            r"warning: auto\.cfg, line 3: .*max_prune_ratio",
+        ):
+            assert re.search(words, out), words
+        assert main([*command, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert set(shown) == {"config", "model", "settings", "layers", "warnings"}
+        assert shown["settings"]["compress_ratio"] == 1.5
+        assert [(layer["searched"], layer["pruning"]) for layer in shown["layers"]] == [
+            (False, None),
+            (True, None),
+            (False, None),
+        ]
+
+    def test_faults_that_are_shown(self, there, capsys) -> None:
+        Path("o.cfg").write_text('skip_layers: "frist"')
+        Path("auto.cfg").write_text(f"{AUTO} override_prune_cfg: 'o.cfg'")
+        command = ["config", "show", "auto.cfg", "--model", "m.onnx"]
+        fails(capsys, there, command, r'o\.cfg, line 1, "frist": .*did you mean "first"')
+        Path("auto.cfg").write_text("max_prune_ratio: 2")
+        fails(capsys, there, command, r"auto\.cfg has 2 faults:\n.*compress_ratio is missing.*\n.*max_prune_ratio is 2")
+
     def test_a_saving_out_of_reach(self, there, capsys) -> None:
         command = ["prune", "m.onnx", "--saving", "0.97", "--data", "feeds", "-o", "out/m"]
         fails(capsys, there, command, r"saving is 0\.97, but at most 0\.\d+ of the multiply-adds can go; ask for less")

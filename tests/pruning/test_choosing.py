@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
-from amct_onnx.analyse.pruning.allocation import Offer, allocate
+from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.counts import channels_kept
 from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate
 from amct_onnx.analyse.pruning.importance import balanced_l2, lowest
@@ -144,6 +145,23 @@ def test_steps_are_taken_where_they_lose_least_for_what_they_save() -> None:
     assert allocate(offers, 20.0) == {"cheap": 0, "dear": 0, "large": 1}
     assert allocate(offers, 120.0) == {"cheap": 2, "dear": 0, "large": 1}
     assert allocate(offers, 1e9) == {"cheap": 3, "dear": 3, "large": 3}
+
+
+def test_steps_that_are_not_needed_are_given_back_the_dearest_first() -> None:
+    offers = {
+        "dear": Offer(np.array([1.0, 4.0]), np.array([10.0, 20.0])),
+        "cheap": Offer(np.array([0.1, 0.2]), np.array([10.0, 20.0])),
+        "large": Offer(np.array([2.0]), np.array([100.0])),
+    }
+
+    def enough(target: float) -> Callable[[Mapping[str, int]], bool]:
+        return lambda steps: sum(offers[name].savings[step - 1] for name, step in steps.items() if step) >= target
+
+    taken = {"dear": 2, "cheap": 2, "large": 1}
+    assert give_back(offers, taken, enough(140)) == taken
+    assert give_back(offers, taken, enough(125)) == {"dear": 1, "cheap": 2, "large": 1}
+    assert give_back(offers, taken, enough(110)) == {"dear": 0, "cheap": 1, "large": 1}
+    assert give_back(offers, taken, enough(20)) == {"dear": 0, "cheap": 2, "large": 0}
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,18 @@ def test_what_is_out_of_reach_says_what_is_in_reach() -> None:
     assert ratio_of(searched(text.format(told[1]))) == pytest.approx(most)
 
 
+@pytest.mark.parametrize("wanted", [1.5, 1.6, 2.0, 3.0, 4.0, 6.0, 12.0, 24.0])
+def test_a_ratio_that_just_fits_is_reached_to_the_channel(wanted: float) -> None:
+    model = parse(
+        "[first] a = Conv(x, w1) [last] y = Conv(a, w2)",
+        "float[n,3,8,8] x",
+        "float[n,4,8,8] y",
+        {"w1": normal(24, 3, 1, 1), "w2": normal(4, 24, 1, 1, seed=1)},
+    )
+    result = searched(f"compress_ratio: {wanted} ascend_optimized: false test_iteration: 10", model)
+    assert channels(result)["first"] == round(24 / wanted)
+
+
 def test_a_saving_out_of_reach_says_what_is_in_reach() -> None:
     with pytest.raises(UsageError, match=r"^saving is 0\.99, but at most ([\d.]+) .* can go; ask for less$") as caught:
         prune(NET, FEEDS, saving=0.99)

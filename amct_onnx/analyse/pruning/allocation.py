@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,30 @@ def allocate(offers: Mapping[str, Offer], target: float) -> dict[str, int]:
         if taken[name] < len(offer.losses):
             heapq.heappush(heap, (_price(offer, taken[name]), name))
     return taken
+
+
+def give_back(
+    offers: Mapping[str, Offer], taken: Mapping[str, int], is_enough: Callable[[Mapping[str, int]], bool]
+) -> dict[str, int]:
+    """Steps without those that are not needed after all: the last ones taken are large, and make up for some before.
+
+    Args:
+        offers: group -> what it can give up.
+        taken: steps taken from each group.
+        is_enough: whether so many steps of each group save what they must.
+
+    Returns:
+        Group -> number of steps; the dearest are tried first.
+    """
+    steps = dict(taken)
+    for name in sorted(steps, key=lambda name: (-_last(offers[name].losses, steps[name]), name)):
+        while steps[name] and is_enough(fewer := {**steps, name: steps[name] - 1}):
+            steps = fewer
+    return steps
+
+
+def _last(values: NDArray[np.float64], taken: int) -> float:
+    return _step(values, taken - 1) if taken else 0.0
 
 
 def _price(offer: Offer, step: int) -> float:

@@ -8,7 +8,15 @@ from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.counts import ALIGNMENT
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions, SearchGoal
 from amct_onnx.config.auto_prune import AutoPruneConfig
-from amct_onnx.config.retrain import FilterPruning, RetrainConfig, RetrainFacts, TrainableLayer, resolve_retrain
+from amct_onnx.config.retrain import (
+    FilterPruning,
+    LayerRetrain,
+    RetrainConfig,
+    RetrainFacts,
+    RetrainRequest,
+    TrainableLayer,
+    resolve_retrain,
+)
 from amct_onnx.config.retrain.request import Asked, Wishes
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.graph.parts import Node
@@ -45,24 +53,40 @@ def search_options(
     config: AutoPruneConfig, facts: RetrainFacts, importance: Importance | ChannelSensitivity
 ) -> tuple[PruneOptions, tuple[str, ...]]:
     """The choices of a config for a search, and its warnings; raises :class:`ConfigError` where it does not fit."""
+    resolved = resolve_search(config, facts)
+    layers = {
+        name: LayerPruning(layer.pruning.ratio, layer.pruning.ascend_optimized)
+        for name, layer in resolved.layers.items()
+        if layer.pruning is not None and not is_searched(layer)
+    }
     goal = SearchGoal(
         saving=config.saving,
         alignment=ALIGNMENT if config.ascend_optimized else 1,
         most=config.max_prune_ratio,
         feeds=config.test_iteration,
     )
-    notes = tuple(f"{config.source}, {finding}" for finding in config.warnings)
-    if config.overrides is None:
-        return PruneOptions(importance=importance, search=goal), notes
-    of_all = Wishes(prune=Asked(_SEARCHED, "the search", None))
-    resolved = resolve_retrain(replace(config.overrides, of_all=of_all), facts)
-    layers = {
-        name: LayerPruning(layer.pruning.ratio, layer.pruning.ascend_optimized)
-        for name, layer in resolved.layers.items()
-        if layer.pruning not in (None, _SEARCHED)
-    }
-    notes += tuple(f"{resolved.source}, {finding}" for finding in resolved.warnings)
-    return PruneOptions(layers=layers, skip=_skips(resolved), importance=importance, search=goal), notes
+    options = PruneOptions(layers=layers, skip=_skips(resolved), importance=importance, search=goal)
+    return options, search_notes(config, resolved)
+
+
+def resolve_search(config: AutoPruneConfig, facts: RetrainFacts) -> RetrainConfig:
+    """What a search may do with each layer of a model, see :func:`is_searched`.
+
+    Raises:
+        ConfigError: the overrides do not fit the model.
+    """
+    overrides = config.overrides or RetrainRequest(source=config.source)
+    return resolve_retrain(replace(overrides, of_all=Wishes(prune=Asked(_SEARCHED, "the search", None))), facts)
+
+
+def is_searched(layer: LayerRetrain) -> bool:
+    """Whether the search decides how much of a layer goes."""
+    return layer.pruning == _SEARCHED
+
+
+def search_notes(config: AutoPruneConfig, resolved: RetrainConfig) -> tuple[str, ...]:
+    """The warnings of a config and of its overrides."""
+    return tuple(f"{of.source}, {finding}" for of in (config, resolved) for finding in of.warnings)
 
 
 def _skips(config: RetrainConfig) -> dict[str, str]:

@@ -24,13 +24,12 @@ from amct_onnx.analyse.pruning.importance import (
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.pruning.reader_views import GroupMoments, group_views
 from amct_onnx.analyse.pruning.scores import energy, taylor
+from amct_onnx.findings import by_reason
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.rewrite import prepare
 from amct_onnx.rewrite.pruning import Prunable
-
-_MOST_NAMED = 3
 
 
 class Ranking:
@@ -82,15 +81,10 @@ class Ranking:
         """Which layers are ranked otherwise than was asked for; empty where none is."""
         if self._importance is not Importance.BN_SCALE:
             return ""
-        names = [
-            str(producer.node.name)
-            for group in self._groups
-            for producer in group.producers
-            if group.is_free.any() and str(producer.node.name) not in layer_scales(self._flow, group)
-        ]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         rule = "no BatchNormalization alone reads their channels, so these are ranked by the norm of their weights (l2)"
-        return f"{', '.join(names[:_MOST_NAMED])}{more}: {rule}" if names else ""
+        free = [(group, layer_scales(self._flow, group)) for group in self._groups if group.is_free.any()]
+        names = [str(one.node.name) for group, scales in free for one in group.producers if one.node.name not in scales]
+        return by_reason((name, rule) for name in names)
 
     def _scores(self, group: Group, views: Sequence[ReaderView]) -> Scores:
         """One score per unit; the lowest go."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.analyse.pruning.allocation import Offer, allocate
+from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds
 from amct_onnx.analyse.pruning.counts import ALIGNMENT
 from amct_onnx.analyse.pruning.elimination import Elimination
@@ -31,6 +31,8 @@ _STEPS = 24
 """In how many steps a group's channels are offered."""
 _RAISES = (*(1.0 + 0.04 * step for step in range(26)), np.inf)
 """Factors by which the target is raised until the layers together save enough."""
+_ROUNDING = 1e-9
+"""What sums of shares may lack."""
 _PROBES = (0.15, 0.4, 1.0)
 """Shares of the most that may go of a group at which the loss is measured; between them it follows the estimate."""
 
@@ -43,7 +45,7 @@ class OutOfReachError(ArgumentError):
     """
 
     def __init__(self, saving: float, reachable: float) -> None:
-        self.reachable = int(reachable * 1000) / 1000
+        self.reachable = int(reachable * 1000 + _ROUNDING) / 1000
         super().__init__(
             "{saving} is {value:g}, but at most {reachable:g} of the multiply-adds can go; ask for less",
             value=saving,
@@ -137,21 +139,23 @@ def _steps_for(
 ) -> dict[str, int]:
     """Steps of each group that save enough; what is offered is raised until they do, since groups share layers."""
     total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
-    wanted = saving * total
-    already = _saved(prunable, shapes, decided)
-    offers = {name: found.offer for name, found in offered.items()}
+    wanted = saving * total * (1 - _ROUNDING)
+
+    def saved_by(steps: Mapping[str, int]) -> float:
+        searched = [offered[name].units(step) for name, step in steps.items() if step]
+        return _saved(prunable, shapes, [*decided, *searched])
+
     steps: dict[str, int] = {}
-    saved = already
+    already = saved = saved_by(steps)
+    offers = {name: found.offer for name, found in offered.items()}
     for factor in _RAISES:
         if saved >= wanted:
             break
         steps = allocate(offers, factor * (wanted - already))
-        saved = _saved(
-            prunable, shapes, [*decided, *(offered[name].units(step) for name, step in steps.items() if step)]
-        )
+        saved = saved_by(steps)
     if 0 < saved < wanted:
         raise OutOfReachError(saving, saved / total)
-    return steps
+    return give_back(offers, steps, lambda fewer: saved_by(fewer) >= wanted)
 
 
 def _saved(prunable: Prunable, shapes: Shapes, units: Sequence[LabelArray]) -> float:
