@@ -12,11 +12,11 @@ from onnx import ModelProto
 from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.cost import Shapes
-from amct_onnx.analyse.pruning.evidence import Evidence, checked_evidence
+from amct_onnx.analyse.pruning.evidence import Evidence, check_finite
 from amct_onnx.analyse.pruning.options import PruneData, PruneOptions, SearchGoal
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups, wanted_pruning
 from amct_onnx.analyse.pruning.ranking import Ranking
-from amct_onnx.analyse.pruning.reader_views import GroupMoments, reader_moments
+from amct_onnx.analyse.pruning.reader_views import ReaderMoments
 from amct_onnx.analyse.pruning.search import Measure, search_plans
 from amct_onnx.analyse.pruning.sensitivity import Sensitivity
 from amct_onnx.analyse.pruning.shapes import first_feeds, held_out
@@ -61,15 +61,15 @@ def choose(
     """
     if options.search is not None:
         return _searched(prunable, proto, base_dir, shapes, options, options.search, given)
-    moments: GroupMoments = {}
+    moments: ReaderMoments | None = None
     feeds: list[Feed] = []
     if isinstance(options.importance, ChannelSensitivity):
         feeds = first_feeds(proto, base_dir, given.data, given.feeds)
     elif options.importance.needs_data:
         moments = group_moments(prunable, proto, base_dir, given)
-    found = checked_evidence(moments)
     ranking = Ranking(prunable, proto, base_dir, options.importance, moments=moments, feeds=feeds)
-    return Chosen(plan_groups(prunable.groups, ranking.order, options), ranking.note(), found)
+    plans = plan_groups(prunable.groups, ranking.order, options)
+    return Chosen(plans, ranking.note(), _checked(moments))
 
 
 def _searched(
@@ -84,7 +84,7 @@ def _searched(
     """What goes when so much of the whole model has to; what the options name stands."""
     given = replace(given, feeds=goal.feeds)
     measure: Measure | None = None
-    found: Mapping[str, Evidence] = {}
+    moments: ReaderMoments | None = None
     if isinstance(options.importance, ChannelSensitivity):
         feeds = first_feeds(proto, base_dir, given.data, given.feeds)
         ranking = Ranking(prunable, proto, base_dir, options.importance, feeds=feeds)
@@ -92,19 +92,25 @@ def _searched(
         # What is lost is measured on feeds that nothing was fitted to, where there are enough.
         rest, probes = held_out(proto, base_dir, given)
         moments = group_moments(prunable, proto, base_dir, rest)
-        found = checked_evidence(moments)
         ranking = Ranking(prunable, proto, base_dir, options.importance, moments=moments)
         measure = partial(Sensitivity(proto, base_dir, shapes, probes).of, moments=moments)
     named = [group for group in prunable.groups if wanted_pruning(group, options) is not None]
     decided = {plan.group.name: plan for plan in plan_groups(named, ranking.order, options)}
     plans = search_plans(prunable, shapes, goal, ranking.losses, measure, decided)
-    return Chosen(plans, ranking.note(), found)
+    return Chosen(plans, ranking.note(), _checked(moments))
 
 
-def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, given: PruneData) -> GroupMoments:
+def _checked(moments: ReaderMoments | None) -> Mapping[str, Evidence]:
+    """What the layers that were looked at were fed; raises :class:`DataError` where no row of any counts."""
+    found = {} if moments is None else moments.evidence
+    check_finite(found)
+    return found
+
+
+def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, given: PruneData) -> ReaderMoments:
     """Moments of what the readers of every group that may be pruned are fed in the float model."""
     groups = [group for group in prunable.groups if group.is_free.any()]
     # What runs in a branch is not seen from outside.
     seen = {id(node) for node in prunable.model.graph.nodes}
     readers = [reader for group in groups for reader in (*group.readers, *group.recurrences) if id(reader.node) in seen]
-    return reader_moments(readers, proto, base_dir, given)
+    return ReaderMoments(readers, proto, base_dir, given)

@@ -35,13 +35,6 @@ def evidence(moments: Sequence[Moments], *, is_fitted: bool = False) -> Evidence
     return Evidence(least.rows, least.x.size, dirty.left_out, dirty.first_left_out, is_fitted)
 
 
-def checked_evidence(moments: Mapping[str, Sequence[Moments]]) -> dict[str, Evidence]:
-    """What layers were fed, by name; raises :class:`DataError` as :func:`check_finite` does."""
-    found = {name: evidence(parts) for name, parts in moments.items()}
-    check_finite(found)
-    return found
-
-
 def check_finite(found: Mapping[str, Evidence]) -> None:
     """Whether some layer saw some row that counts.
 

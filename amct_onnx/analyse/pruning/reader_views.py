@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.pruning.biases import takes_bias
 from amct_onnx.analyse.pruning.elimination import ReaderView
+from amct_onnx.analyse.pruning.evidence import Evidence, evidence
 from amct_onnx.analyse.pruning.gates import GateView, gate_view
 from amct_onnx.analyse.pruning.moments import RIDGE, Moments
 from amct_onnx.analyse.pruning.options import PruneData
@@ -35,26 +36,52 @@ _WALK_BYTES = 2**29
 
 View: TypeAlias = LayerView | GateView
 
+_MOST_HELD = 2
+"""Walks whose covariances are kept; those of others are gathered again when they are asked for."""
+
 GroupMoments = Mapping[str, Sequence[Moments]]
 """Key of a view -> moments of what is read and given, one entry per group of the layer."""
 
 
-def reader_moments(
-    readers: Iterable[Reader], proto: ModelProto, base_dir: Path | None, given: PruneData
-) -> dict[str, list[Moments]]:
-    """Moments of what layers read in the float model, by the key of their view.
+class ReaderMoments(GroupMoments):
+    """Moments of what layers read in the float model, by the key of their view; gathered when they are asked for.
 
-    Args:
-        readers: nodes on the way of channels; those that are no layers, and very wide ones, are left out.
-        proto: the float model.
-        base_dir: folder of its external weights.
-        given: the data; walked as often as memory asks for.
+    Attributes:
+        evidence: what the layers that were asked for were fed.
     """
-    views = {view.key: view for reader in readers if (view := _view(reader)) and view.columns <= MOST_COLUMNS}
-    found: dict[str, list[Moments]] = {}
-    for batch in _batches(list(views.values())):
-        found.update(_watched(batch, proto, base_dir, given))
-    return found
+
+    def __init__(self, readers: Iterable[Reader], proto: ModelProto, base_dir: Path | None, given: PruneData) -> None:
+        """Plan the walks; none is done yet.
+
+        Args:
+            readers: nodes on the way of channels, in the order in which they will be asked for; those that are no
+                layers, and very wide ones, are left out.
+            proto: the float model.
+            base_dir: folder of its external weights.
+            given: the data; walked as often as memory asks for.
+        """
+        views = {view.key: view for reader in readers if (view := _view(reader)) and view.columns <= MOST_COLUMNS}
+        self._source = proto, base_dir, given
+        self._batches = _batches(list(views.values()))
+        self._places = {view.key: place for place, batch in enumerate(self._batches) for view in batch}
+        self._held: dict[int, dict[str, list[Moments]]] = {}
+        self.evidence: dict[str, Evidence] = {}
+
+    def __getitem__(self, key: str) -> Sequence[Moments]:
+        place = self._places[key]
+        if place not in self._held:
+            while len(self._held) >= _MOST_HELD:
+                del self._held[next(iter(self._held))]
+            found = _watched(self._batches[place], *self._source)
+            self.evidence |= {key: evidence(parts) for key, parts in found.items()}
+            self._held[place] = found
+        return self._held[place][key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def _view(reader: Reader) -> View | None:
