@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from tabulate import tabulate
 
@@ -27,9 +26,10 @@ import amct_onnx
 from amct_onnx import PruneResult
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.errors import AmctError
-from amct_onnx.runtime import InferenceSession, fetch, open_session
+from amct_onnx.runtime import InferenceSession, open_session
 from amct_onnx.runtime.latency import compare_latency
-from benchmarks.workloads.base import Feed, Outputs, Workload
+from benchmarks.runner import runner
+from benchmarks.workloads.base import Feed, Workload
 from benchmarks.workloads.registry import WORKLOADS
 
 METHODS = ("l2, no data", "l2, fitted", "from data")
@@ -103,7 +103,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     feeds = list(workload.fitting_feeds())
     session = open_session(workload.model_path)
-    reference = workload.predict(_runner(session))
+    reference = workload.predict(runner(session))
     for saving in savings:
         for method in methods:
             if (workload.name, f"{saving:.0%}", method) in done:
@@ -146,7 +146,7 @@ def _judged(
     seconds: float,
     keep: Path | None,
 ) -> dict[str, Any]:
-    rows = workload.predict(_runner(open_session(result.model)))
+    rows = workload.predict(runner(open_session(result.model)))
     before, after = result.report.before, result.report.after
     row = {
         "model": workload.name,
@@ -187,15 +187,6 @@ def _time_kept(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]
 
 def _session(folder: Path, row: dict[str, Any]) -> InferenceSession:
     return open_session(_kept(folder, row), threads=1)
-
-
-def _runner(session: InferenceSession) -> Any:
-    names = [output.name for output in session.get_outputs()]
-
-    def run(feed: Feed) -> Outputs:
-        return [np.array(array) for array in fetch(session, names, feed)]
-
-    return run
 
 
 if __name__ == "__main__":
