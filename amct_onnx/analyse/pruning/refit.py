@@ -56,6 +56,7 @@ def refit(
     given: PruneData,
     *,
     fit: LayerFit | None = None,
+    walks: int = MOST_STAGES,
 ) -> dict[str, Evidence]:
     """Fit layers of a compressed model to the float model, in place.
 
@@ -66,6 +67,7 @@ def refit(
         base_dir: folder of its external weights.
         given: the data.
         fit: what becomes of a layer; by default least squares, near its own weights.
+        walks: over the data at most; layers of one walk do not see each other's fit.
 
     Returns:
         Layer -> what it was fed, and whether it was fitted.
@@ -73,7 +75,7 @@ def refit(
     Raises:
         DataError: no layer is fed anything finite.
     """
-    size = -(-len(layers) // MOST_STAGES)
+    size = -(-len(layers) // walks)
     found: dict[str, Evidence] = {}
     for begin in range(0, len(layers), max(1, size)):
         stage = layers[begin : begin + size]
