@@ -104,16 +104,21 @@ def test_the_others_make_up_for_the_weights_that_went() -> None:
     assert fitted.report.trials[0].form == "sparse"
 
 
-def test_redundant_inputs_lose_half_their_weights_without_loss() -> None:
-    # Six channels that three decide: of each four any three say all, so two weights can stand for four but for one.
+def test_redundant_inputs_lose_half_their_weights_nearly_without_loss() -> None:
+    # Four channels that two decide: nearly any two weights can stand for four, but those that are largest do not yet.
     source = parse("[line] y = Gemm<transB = 1>(x, w)", "float[n,4] x", "float[n,3] y", {"w": normal(3, 4)})
     mixing = normal(4, 2, seed=3)
     data = [{"x": normal(64, 2, seed=index) @ mixing.T} for index in range(4)]
-    result = amct_onnx.sparsify(source, data)
-    for fed in data:
-        want, got = run(source, fed)[0], run(result.model, fed)[0]
-        # The fit stays a little near the old weights.
-        assert np.square(want - got).sum() < 1e-3 * np.square(want).sum()
+
+    def loss(result: amct_onnx.SparsifyResult) -> float:
+        pairs = [(run(source, fed)[0], run(result.model, fed)[0]) for fed in data]
+        return sum(float(np.square(want - got).sum()) for want, got in pairs) / sum(
+            float(np.square(want).sum()) for want, _ in pairs
+        )
+
+    # The fit stays a little near the old weights.
+    assert loss(amct_onnx.sparsify(source, data)) < 0.02
+    assert loss(amct_onnx.sparsify(source)) > 0.1
 
 
 def test_a_product_without_a_bias_is_fitted_about_zero() -> None:
