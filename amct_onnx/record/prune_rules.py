@@ -58,9 +58,11 @@ def _range(node: PruneNode) -> Iterator[str]:
     if not 0 <= begin < end:
         yield f"begin is {begin} and end is {end}; a range has 0 <= begin < end: correct it"
         return
-    for name, value in (("group", node.group), ("prune_group", node.prune_group)):
-        if value is not None and (value < 1 or (end - begin) % value):
-            yield f"{name} is {value}; it divides the {end - begin} channels of the range: correct it"
+    if node.prune_group is not None and (node.prune_group < 1 or (end - begin) % node.prune_group):
+        yield f"prune_group is {node.prune_group}; it divides the {end - begin} channels of the range: correct it"
+    if node.group is not None and node.group < 1:
+        # A convolution in groups may read the range beside others, so its groups need not divide it.
+        yield f"group is {node.group}; a convolution has 1 or more: correct it"
     yield from _index(node.prune_index or (), begin, end)
 
 

@@ -49,8 +49,13 @@ class Group:
 
 def find_groups(flow: Flow) -> list[Group]:
     """The groups of a graph, in the order of their first layers."""
-    groups = [_group(flow, producers) for producers in _members(flow)]
-    readers = _touching(flow, groups, [reader.labels for reader in flow.readers])
+    members = _members(flow)
+    groups = [_group(flow, producers) for producers in members]
+    reading = [reader.labels for reader in flow.readers]
+    for group, touching in zip(groups, _touching(flow, groups, reading), strict=True):
+        _keep_one_each(flow, group, [flow.readers[index] for index in touching])
+    groups = [_group(flow, producers) for producers in members]
+    readers = _touching(flow, groups, reading)
     recurrences = _touching(flow, groups, [reader.labels for reader in flow.recurrences])
     mixing = _touching(flow, groups, list(flow.approximate.values()))
     names = list(flow.approximate)
@@ -63,6 +68,17 @@ def find_groups(flow: Flow) -> list[Group]:
         )
         for place, group in enumerate(groups)
     ]
+
+
+def _keep_one_each(flow: Flow, group: Group, readers: Sequence[Reader]) -> None:
+    """A node that makes or reads a part of the units (by a Concat, a Gather) could otherwise be left with none."""
+    sides: list[Producer | Reader] = [*group.producers, *readers]
+    parts = []
+    for one in sides:
+        own = np.intersect1d(flow.labels.find(one.labels), group.units)
+        if own.size < group.units.size:
+            parts.append((own, f"{one.node.op} '{one.node.name}': one channel of each part stays"))
+    flow.labels.keep_one_of_each(parts)
 
 
 def _group(flow: Flow, producers: Sequence[Producer]) -> Group:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -72,6 +74,15 @@ class Labels:
             if self._reasons[-1] != reason:
                 self._reasons.append(reason)
             self._reason[free] = len(self._reasons) - 1
+
+    def keep_one_of_each(self, parts: Iterable[tuple[LabelArray, str]]) -> None:
+        """Fix as few labels as leave one of each part, since parts may share them; each with the reason."""
+        waiting = [(np.unique(self.find(part)), why) for part, why in parts if not self.is_fixed(part).any()]
+        while waiting:
+            roots, counts = np.unique(np.concatenate([part for part, _ in waiting]), return_counts=True)
+            chosen = roots[counts.argmax()]
+            self.fix(chosen, next(why for part, why in waiting if chosen in part))
+            waiting = [(part, why) for part, why in waiting if chosen not in part]
 
     def is_fixed(self, labels: LabelArray) -> NDArray[np.bool_]:
         """Which of them must stay; shape of `labels`."""

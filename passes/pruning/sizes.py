@@ -7,7 +7,7 @@ channels must neither change by accident when channels go, nor keep a number tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,11 @@ class Sizes:
             return None
         return np.array(found, self.dtype).reshape(self.entries.shape)
 
+    @property
+    def counted(self) -> tuple[LabelArray, ...]:
+        """Labels of all axes of whose lengths some entry has been made."""
+        return _counted(*self.entries.reshape(-1))
+
 
 Known = Callable[[Tensor], Sizes | None]
 """The sizes that a tensor holds, when it is known to hold some."""
@@ -69,6 +74,11 @@ Known = Callable[[Tensor], Sizes | None]
 def sizes_of_axes(axes: Sequence[Size]) -> Sizes:
     """The result of Shape."""
     return Sizes(_array(list(axes), (len(axes),)), np.dtype(np.int64))
+
+
+def total_size(axes: Sequence[Size]) -> Sizes:
+    """The result of Size."""
+    return Sizes(_array([_multiplied(axes)], ()), np.dtype(np.int64))
 
 
 def constant_sizes(tensor: Tensor) -> Sizes | None:
@@ -181,10 +191,15 @@ def _fill(node: Node, operands: Sequence[Sizes]) -> Sizes:
     return Sizes(_array([Size(value[0].item())] * math.prod(shape), shape), value.dtype)
 
 
-def _product(node: Node, operands: Sequence[Sizes]) -> Sizes:
+def _multiplied(entries: Iterable[Size]) -> Size:
     result = Size(1)
-    for entry in operands[0].entries.reshape(-1):
+    for entry in entries:
         result = _combined(lambda one, other: one * other, result, entry)
+    return result
+
+
+def _product(node: Node, operands: Sequence[Sizes]) -> Sizes:
+    result = _multiplied(operands[0].entries.reshape(-1))
     keeps = node.op == "ReduceProd" and bool(node.attrs.get("keepdims", 1))
     return Sizes(_array([result], (1,) if keeps else ()), operands[0].dtype)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from amct_onnx.graph.edit import replace_input
 from amct_onnx.graph.model import Graph, Model, bodies_of, constant_array, with_bodies
 from amct_onnx.graph.op_table import is_standard, resolve_constant
@@ -25,10 +23,10 @@ from amct_onnx.passes.pruning.axes import (
     size_of,
 )
 from amct_onnx.passes.pruning.labels import LabelArray, Labels
-from amct_onnx.passes.pruning.sizes import Size, Sizes, computed_sizes, constant_sizes, sizes_of_axes
+from amct_onnx.passes.pruning.sizes import Size, Sizes, computed_sizes, constant_sizes, sizes_of_axes, total_size
 
-_SHAPED = frozenset({"Reshape", "Expand", "ConstantOfShape"})
-"""Operators whose rules look at every entry of the shape that they are given."""
+_SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Resize": 3}
+"""Operators whose rules look at every entry of the shape that they are given -> which input that is."""
 
 Shapes = Mapping[str, Sequence[int | str | None]]
 
@@ -130,17 +128,21 @@ class Walk:
     def follow_nodes(self, graph: Graph) -> None:
         """Let every node of a graph do with channels what its rule says."""
         for node in graph.nodes:
-            rule = self._rules.get(node.op) if is_standard(node) else None
-            if _is_constant(node) or self.note_sizes(node):
+            if _is_constant(node):
                 continue
-            self.freeze_sizes(node)
-            if rule is None:
-                self.fix_inputs(node, "pruning has no rule for this operator")
-                continue
-            rule(self, node)
+            if not self.note_sizes(node):
+                self._follow(node)
             for tensor in node.outputs:
                 if id(tensor) in self._in_bodies:
                     self.fix(tensor, self._in_bodies[id(tensor)])
+
+    def _follow(self, node: Node) -> None:
+        rule = self._rules.get(node.op) if is_standard(node) else None
+        self.freeze_sizes(node)
+        if rule is None:
+            self.fix_inputs(node, "pruning has no rule for this operator")
+        else:
+            rule(self, node)
 
     @property
     def labels(self) -> Labels:
@@ -188,7 +190,7 @@ class Walk:
 
     def note_sizes(self, node: Node) -> bool:
         """Follow a node that computes sizes; False when it does anything else."""
-        if node.op == "Shape":
+        if node.op in ("Shape", "Size"):
             made = self._shape_sizes(node)
         elif any(id(tensor) in self._sizes for tensor in node.inputs):
             made = computed_sizes(node, self.sizes)
@@ -206,6 +208,8 @@ class Walk:
         if len(declared) != len(layout):
             declared = [None] * len(layout)
         sizes = [self._length(axis, size) for axis, size in zip(layout, declared, strict=True)]
+        if node.op == "Size":
+            return total_size(sizes)
         begin, end = int(node.attrs.get("start", 0)), node.attrs.get("end")
         return sizes_of_axes(sizes[begin:end])
 
@@ -220,12 +224,18 @@ class Walk:
     def freeze_sizes(self, node: Node) -> None:
         """Let a node read constants where it reads sizes that count channels and are the same whatever is fed.
 
-        The rules then see them, and what is no size (a scale made of the number of channels) stays as it is.
+        The rules then see them, and what is no size (a scale made of the number of channels) stays as it is. Where
+        the feed decides them, too, no constant can take their place, and these channels stay.
         """
-        for index in range(0 if node.op in _SHAPED else len(node.inputs)):
-            sizes = self._sizes.get(id(node.inputs[index]))
-            if sizes is not None and any(size.counted for size in sizes.entries.reshape(-1)):
-                self.freeze(node, index)
+        for index, tensor in enumerate(node.inputs):
+            sizes = self._sizes.get(id(tensor))
+            if index == _SHAPE_INPUTS.get(node.op) or sizes is None or not sizes.counted:
+                continue
+            self.freeze(node, index)
+            if node.inputs[index] is tensor:
+                self.fix(
+                    tensor, f"{node.op} '{node.name}': it reads '{tensor.name}', which is computed from their number"
+                )
 
     def freeze(self, node: Node, index: int) -> None:
         """Let a node read a constant in place of sizes, where they are known."""
@@ -243,14 +253,8 @@ class Walk:
         self._parts.append((labels, f"{node.op} '{node.name}': one channel of each part stays"))
 
     def settle_parts(self) -> None:
-        """Choose what is left of parts: as few channels as possible, since parts may share them."""
-        is_kept = self.labels.is_fixed
-        waiting = [(np.unique(self.labels.find(part)), why) for part, why in self._parts if not is_kept(part).any()]
-        while waiting:
-            roots, counts = np.unique(np.concatenate([part for part, _ in waiting]), return_counts=True)
-            chosen = roots[counts.argmax()]
-            self.labels.fix(chosen, next(why for part, why in waiting if chosen in part))
-            waiting = [(part, why) for part, why in waiting if chosen not in part]
+        """Choose what is left of parts."""
+        self.labels.keep_one_of_each(self._parts)
 
     def follow_constant(self, node: Node, index: int, *, leave: int | None = None) -> Layout | None:
         """Let a constant input follow the channels that its positions meet later on.
@@ -277,11 +281,14 @@ class Walk:
         return tuple(labelled(followed[axis]) if axis in followed else plain_axis(sizes[axis]) for axis in range(rank))
 
     def fix(self, tensor: Tensor, reason: str) -> None:
-        """Let all channels of a tensor stay."""
+        """Let all channels of a tensor stay, and those that it counts."""
         for axis in self._layouts.get(id(tensor), ()):
             for factor in axis:
                 if factor.labels is not None:
                     self.labels.fix(factor.labels, reason)
+        if id(tensor) in self._sizes:
+            for labels in self._sizes[id(tensor)].counted:
+                self.labels.fix(labels, reason)
 
     def fix_inputs(self, node: Node, reason: str) -> None:
         """Let all channels that a node reads stay."""

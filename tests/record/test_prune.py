@@ -100,7 +100,7 @@ BROKEN = [
     (PruneRecord((PRODUCER.with_attr("prune_index", (8,)),), (CONSUMER,)), "c1", "channel 8, outside its range [0, 8)"),
     (PruneRecord((PRODUCER.with_attr("prune_index", (1, 1)),), (CONSUMER,)), "c1", "names channel 1 twice; delete one"),
     (PruneRecord((PRODUCER.with_attr("prune_index", tuple(range(8))),), (CONSUMER,)), "c1", "keep at least one"),
-    (PruneRecord((PRODUCER,), (CONSUMER.with_attr("group", 3),)), "c2", "group is 3; it divides the 8 channels"),
+    (PruneRecord((PRODUCER,), (CONSUMER.with_attr("group", 0),)), "c2", "group is 0; a convolution has 1 or more"),
     (PruneRecord((PRODUCER,), (CONSUMER.with_attr("prune_group", 0),)), "c2", "prune_group is 0; it divides the 8"),
     (
         PruneRecord((PRODUCER.with_attr("begin", "0"),), (CONSUMER,)),

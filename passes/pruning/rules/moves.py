@@ -44,7 +44,7 @@ def reshape(walk: Walk, node: Node) -> None:
     layout, shape = walk.layout(tensor), walk.shape(node.outputs[0])
     made = None if layout is None or shape is None else regroup(layout, shape, walk.labels)
     if made is None:
-        walk.fix(tensor, f"{node.op} '{node.name}': its new shape cannot be followed")
+        walk.fix_inputs(node, "its new shape cannot be followed")
         return
     walk.set(node.outputs[0], made)
     if node.op == "Reshape":
@@ -84,7 +84,16 @@ def squeeze(walk: Walk, node: Node) -> None:
     axes = reduced_axes(walk, node, len(layout)) if named else None
     if axes is None:
         axes = {axis for axis, found in enumerate(layout) if size_of(found) == 1}
+        _keep_two(walk, node, layout)
     walk.set(node.outputs[0], [found for axis, found in enumerate(layout) if axis not in axes])
+
+
+def _keep_two(walk: Walk, node: Node, layout: Layout) -> None:
+    """A Squeeze that names no axes would take one of a single channel along."""
+    for axis in layout:
+        labels = labels_of(axis, walk.labels)
+        for half in [] if labels is None else np.array_split(labels, 2):
+            walk.keep_one(node, half)
 
 
 def concat(walk: Walk, node: Node) -> None:
@@ -255,6 +264,8 @@ def _gathered(walk: Walk, node: Node, labels: LabelArray, places: Sequence[int])
         walk.adjust(Indices(node, 1, labels))
         return tuple(map(plain_axis, places))
     walk.adjust(Indices(node, 1, labels))
+    if 0 < values.size < labels.size:
+        walk.keep_one(node, labels[values])
     return (labelled(labels[values]),)
 
 

@@ -20,6 +20,9 @@ def batch_normalization(walk: Walk, node: Node) -> None:
         walk.slice(node, index, {0: labels})
     walk.read(node, labels)
     walk.set(node.outputs[0], layout)
+    for tensor in node.outputs[1:]:
+        # Statistics of a training model.
+        walk.set(tensor, [layout[1]])
 
 
 def instance_normalization(walk: Walk, node: Node) -> None:

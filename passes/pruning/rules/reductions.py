@@ -19,6 +19,8 @@ def pooling(walk: Walk, node: Node) -> None:
         labels = labels_of(axis, walk.labels)
         if labels is not None:
             walk.labels.fix(labels, f"{node.op} '{node.name}': it pools along them")
+    if node.outputs[1:] and node.outputs[1].outputs:
+        walk.fix_inputs(node, "its indices, which are read, count channels")
     for tensor in node.outputs:
         walk.set(tensor, [*layout[:2], *map(plain_axis, shape[2:])])
 

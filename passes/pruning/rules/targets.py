@@ -33,7 +33,7 @@ def shrink_sizes(walk: Walk, node: Node, index: int, axes: Mapping[int, Axis]) -
         for found in labels.values():
             walk.labels.fix(found, f"{node.op} '{node.name}': its target shape cannot be followed")
         return
-    if sizes.values() is not None and any(size.counted for size in sizes.entries.reshape(-1)):
+    if sizes.values() is not None and sizes.counted:
         walk.freeze(node, index)
         shrink_sizes(walk, node, index, axes)
         return
