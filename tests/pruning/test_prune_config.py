@@ -13,6 +13,7 @@ from amct_onnx.config.retrain import FilterPruning, parse_retrain_request
 from tests.config.retrain_examples import EXAMPLES, with_names
 from tests.models import normal, parse
 
+QUANTIZE = "quantize the result, or let `amct_onnx compress` do everything"
 # Three layers in a row and a fourth, whose channels are the model's results.
 CHAIN = parse(
     """[stem] a = Conv(x, w1) [relu] b = Relu(a) [up] c = ConvTranspose(b, w2) [mid] d = Conv(c, w3)
@@ -127,7 +128,7 @@ def test_what_is_not_done_is_said() -> None:
     assert channels(result) == {"stem": 32, "up": 16, "mid": 48, "head": 5}
     assert result.report.notes == (
         "my.cfg: 'mid' is not thinned out 4:2 here; `amct_onnx sparsify` does that",
-        "my.cfg: 'up' is not quantized here; quantize the result",
+        f"my.cfg: 'up' is not quantized here; {QUANTIZE}",
     )
     reasons = {group.layers[0]: group.reason for group in result.report.groups}
     assert reasons["mid"] == "'mid' is to be thinned out 4:2 instead"
@@ -154,9 +155,7 @@ class TestPublishedExamples:
         result = pruned(CHAIN, text)
         # 64 - 19 = 45 -> 48, half of 32, 48 - 14 = 34 -> 48.
         assert channels(result) == {"stem": 48, "up": 16, "mid": 48, "head": 5}
-        assert result.report.notes[-1] == (
-            "my.cfg: each of 2 layers, like 'up', is not quantized here; quantize the result"
-        )
+        assert result.report.notes[-1] == (f"my.cfg: each of 2 layers, like 'up', is not quantized here; {QUANTIZE}")
 
     @pytest.mark.parametrize(
         ("name", "names", "words"),

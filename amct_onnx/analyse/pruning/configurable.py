@@ -21,7 +21,7 @@ from amct_onnx.config.retrain.request import Asked, Wishes
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
-from amct_onnx.passes.sparsity.candidates import OPERATORS
+from amct_onnx.passes.sparsity.candidates import OPERATORS, find_candidates
 from amct_onnx.rewrite.pruning import Prunable
 
 _PRUNABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
@@ -32,9 +32,14 @@ _SEARCHED = FilterPruning(ratio=1.0, ascend_optimized=False)
 def retrain_facts(prunable: Prunable) -> RetrainFacts:
     """The facts about a model whose channels have been followed, none of them kept on request."""
     groups = {str(producer.node.name): group for group in prunable.groups for producer in group.producers}
+    dense = {refusal.node: refusal.reason for refusal in find_candidates(prunable.model).refusals}
     nodes = [node for graph in prunable.model.graphs() for node in graph.nodes]
     return RetrainFacts(
-        layers={str(node.name): _layer(node, groups.get(str(node.name))) for node in nodes if spec_of(node).has_record},
+        layers={
+            str(node.name): _layer(node, groups.get(str(node.name)), dense.get(str(node.name), ""))
+            for node in nodes
+            if spec_of(node).has_record
+        },
         nodes={str(node.name): str(node.op) for node in nodes},
         layer_types=tuple(name for name, spec in OPS.items() if spec.has_record),
         prunable_types=_PRUNABLE,
@@ -94,13 +99,14 @@ def _skips(config: RetrainConfig) -> dict[str, str]:
     return {name: f"{layer.skipped}, skips '{name}'" for name, layer in config.layers.items() if layer.skipped}
 
 
-def _layer(node: Node, group: Group | None) -> TrainableLayer:
+def _layer(node: Node, group: Group | None, dense: str) -> TrainableLayer:
     stays = _why_none(node) if group is None else "" if group.is_free.any() else group.reason
     others = () if group is None else tuple(str(producer.node.name) for producer in group.producers)
     return TrainableLayer(
         op_type=str(node.op),
         kernel_rank=_kernel_rank(node),
         stays=stays,
+        dense=dense,
         shares=tuple(name for name in others if name != node.name),
         per_channel=spec_of(node).per_channel,
     )

@@ -14,6 +14,7 @@ class TrainableLayer:
         op_type: its ONNX operator.
         kernel_rank: spatial dimensions of its kernel; None for layers without one.
         stays: why none of its output channels may go; empty where some may.
+        dense: why its weights cannot be thinned out; empty where they can.
         shares: the other layers whose channels go with its own.
         per_channel: whether its weights may have one scale per output channel.
     """
@@ -21,6 +22,7 @@ class TrainableLayer:
     op_type: str
     kernel_rank: int | None = None
     stays: str = ""
+    dense: str = ""
     shares: tuple[str, ...] = ()
     per_channel: bool = False
 
