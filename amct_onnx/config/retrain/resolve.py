@@ -35,7 +35,7 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConf
     asked = [wishes.prune.options for wishes in blocks if wishes.prune is not None]
     layers = {name: _layer(name, layer, own.get(name), request, facts) for name, layer in facts.layers.items()}
     return RetrainConfig(
-        layers=with_shared_channels(layers),
+        layers=with_shared_channels(layers, facts),
         batch_num=request.batch_num,
         force_fp16_quant=request.force_fp16_quant,
         asks_pruning=any(isinstance(options, FilterPruning) for options in asked),
