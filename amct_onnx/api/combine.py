@@ -17,7 +17,7 @@ from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.compress import ALL_FORMS, quantize
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune import prune
-from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning
+from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_result import PruneReport
 from amct_onnx.api.prune_source import load_float, prune_source
 from amct_onnx.api.result import CompressionResult, Report
@@ -127,7 +127,9 @@ def compress(
         outcome = prune(
             model, given.data, config=resolved, importance=importance, recover=recover, trial=False, progress=progress
         )
-        pruned = outcome.report
+        # What pruning alone would leave undone is done below, and warnings are told once.
+        said = retrain_notes(resolved, channels=True)
+        pruned = replace(outcome.report, notes=tuple(note for note in outcome.report.notes if note not in said))
         state = outcome.record.header.weights if outcome.record.header else WeightState.RECOMPUTABLE
         structure = structure.then(outcome.model, outcome.record.prune, state)
     if resolved.sparse():
@@ -142,8 +144,8 @@ def compress(
     record = Record(layers=result.record.layers, prune=structure.records, header=header)
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     files = (*source_files(model, whole, base_dir), *read)
-    warnings = tuple(f"{resolved.source}, {finding}" for finding in resolved.warnings)
-    report = replace(result.report, notes=(*warnings, *result.report.notes), trials=trials)
+    notes = (*retrain_notes(resolved, channels=True, weights=True, scales=True), *result.report.notes)
+    report = replace(result.report, notes=notes, trials=trials)
     result = replace(result, record=record, modified=structure.built, source=files, report=report)
     return CombinedResult(result, pruned, thinned)
 

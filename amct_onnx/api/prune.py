@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 
 from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feeds import walks_once
-from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.biases import shift_bias
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.choose import choose
@@ -30,12 +28,12 @@ from amct_onnx.api.prune_arguments import AutoConfigSource, PruneArguments, as_a
 from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
-from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
+from amct_onnx.api.prune_source import PruneSource, check_skipped, load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import try_pruned
 from amct_onnx.errors import ArgumentError, DataError, NothingToCompressError, RecordError
-from amct_onnx.graph import BuiltModel, build, digest, import_model, name_nodes
+from amct_onnx.graph import BuiltModel, build, digest
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
@@ -115,7 +113,7 @@ def prune(
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir), wanted.naming_the_line():
         source = prune_source(whole, base_dir, data=given.data, input_shapes=input_shapes)
-        _check_names(source.proto, base_dir, wanted.skip)
+        check_skipped(source.proto, base_dir, wanted.skip)
         options, notes = wanted.resolve(source.proto, base_dir, source.shapes)
         result = _pruned(source, options, given, recover=recover)
         is_run = check_runs(result.model, whole, base_dir, source.feed)
@@ -137,12 +135,6 @@ def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneD
     if walks_once(data):
         raise DataError("pruning walks over the data several times, and a generator can be walked once; give a list")
     return PruneData(data, progress=progress)
-
-
-def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
-    model = import_model(proto, base_dir)
-    name_nodes(model)
-    check_names(model, names, "skip")
 
 
 def restore_pruned(

@@ -20,6 +20,8 @@ from amct_onnx.config.text_file import read_config
 from amct_onnx.errors import ConfigError
 from amct_onnx.rewrite.pruning import open_prunable
 
+_QUANTIZE = "quantize the result, or let `amct_onnx compress` do everything"
+
 PruneConfigSource: TypeAlias = str | os.PathLike[str] | RetrainRequest | RetrainConfig
 
 
@@ -89,29 +91,34 @@ def _resolved(config: PruneConfigSource, facts: RetrainFacts) -> RetrainConfig:
 def _read(path: str | os.PathLike[str]) -> RetrainRequest:
     text = read_config(path)
     if is_auto_prune(text):
-        raise ConfigError(f"{os.fspath(path)} is the config of a search for prune ratios; give it as --auto-config")
+        raise ConfigError(
+            f"{os.fspath(path)} is the config of a search for prune ratios; `amct_onnx prune` takes it as --auto-config"
+        )
     return parse_retrain_request(text, source=os.fspath(path))
 
 
-def retrain_notes(config: RetrainConfig, *, channels: bool = False, weights: bool = False) -> tuple[str, ...]:
+def retrain_notes(
+    config: RetrainConfig, *, channels: bool = False, weights: bool = False, scales: bool = False
+) -> tuple[str, ...]:
     """What a report should say of a config: its warnings, and what of it is not done here.
 
     Args:
         config: the config.
         channels: whether channels are pruned here.
         weights: whether weights are thinned out here.
+        scales: whether layers are quantized here.
     """
-    return tuple(_notes(config, channels=channels, weights=weights))
+    return tuple(_notes(config, channels=channels, weights=weights, scales=scales))
 
 
-def _notes(config: RetrainConfig, *, channels: bool, weights: bool) -> Iterator[str]:
+def _notes(config: RetrainConfig, *, channels: bool, weights: bool, scales: bool) -> Iterator[str]:
     yield from (f"{config.source}, {finding}" for finding in config.warnings)
     if not channels and (pruned := config.with_pruning()):
         yield f"{config.source}: the channels of {_layers(pruned)} are not pruned here; `amct_onnx prune` does that"
     if not weights and (sparse := config.sparse()):
         yield f"{config.source}: {_layers(sparse)} is not thinned out 4:2 here; `amct_onnx sparsify` does that"
-    if quantized := config.quantized():
-        yield f"{config.source}: {_layers(quantized)} is not quantized here; quantize the result"
+    if not scales and (quantized := config.quantized()):
+        yield f"{config.source}: {_layers(quantized)} is not quantized here; {_QUANTIZE}"
 
 
 def _layers(names: Mapping[str, object] | Sequence[str]) -> str:

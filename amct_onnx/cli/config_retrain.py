@@ -24,12 +24,23 @@ def show_retrain(
     console.result({"config": str(file), "model": str(model), **as_data(config)})
     if console.as_json:
         return
-    headers = ("layer", "type", "channels pruned", "quantized", "set by", "channels shared with")
+    headers = ("layer", "type", "pruned", "quantized", "set by", "channels shared with")
     console.table(headers, [_row(name, layer) for name, layer in config.layers.items()])
-    pruned = sum(layer.pruning is not None for layer in config.layers.values())
-    console.say(f"{pruned} of {len(config.layers)} layers are to be pruned")
-    for note in retrain_notes(config, channels=True, weights=True):
+    console.say(_summary(config))
+    for note in _warnings(config):
         console.say(f"warning: {note}")
+
+
+def _summary(config: RetrainConfig) -> str:
+    """How many layers each part of a config concerns."""
+    counts = {"thinned out 4:2": len(config.sparse()), "quantized": len(config.quantized())}
+    others = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    return f"{len(config.with_pruning())} of {len(config.layers)} layers are to be pruned{others}"
+
+
+def _warnings(config: RetrainConfig) -> tuple[str, ...]:
+    """What reading and resolving found; every part is shown, so none is called undone."""
+    return retrain_notes(config, channels=True, weights=True, scales=True)
 
 
 def show_auto(text: str, file: Path, model: Path, console: Console, shapes: Mapping[str, Sequence[int]] | None) -> None:
@@ -91,7 +102,7 @@ def quantization_text(layer: LayerRetrain) -> str:
     if layer.weight is not None:
         scales = "per channel" if layer.weight.channel_wise else "one scale"
         parts.append(f"weights {layer.weight.algorithm}, {layer.weight.bits} bits, {scales}")
-    return "; ".join(parts) + "; not applied"
+    return "; ".join(parts)
 
 
 def _searched_data(name: str, layer: LayerRetrain) -> dict[str, Any]:
@@ -104,11 +115,11 @@ def as_data(config: RetrainConfig) -> dict[str, Any]:
     return {
         "settings": {"batch_num": config.batch_num, "force_fp16_quant": config.force_fp16_quant},
         "layers": [_layer_data(name, layer) for name, layer in config.layers.items()],
-        "warnings": list(retrain_notes(config, channels=True, weights=True)),
+        "warnings": list(_warnings(config)),
     }
 
 
 def _layer_data(name: str, layer: LayerRetrain) -> dict[str, Any]:
     data = {"name": name, **asdict(layer)}
-    del data["skipped"]  # why_whole says it
+    del data["skipped"], data["why_dense"]  # why_whole says what counts
     return data

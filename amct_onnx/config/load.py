@@ -20,7 +20,7 @@ def load_request(path: str | os.PathLike[str]) -> Request:
     if is_retrain_config(text):
         raise ConfigError(
             f"{name} is a config of pruning and training (prune_config, retrain_*), and quantizing takes a "
-            "calibration config; give it to `amct_onnx prune`"
+            "calibration config; `amct_onnx compress` does all that it says, channels, weights and INT8"
         )
     return parse_request(text, source=name)
 

@@ -51,7 +51,8 @@ def open_prunable(
         proto: the model, its functions with layers inlined; not changed.
         base_dir: folder of its external weights.
         shapes: sizes of its tensors at one feed.
-        kept: layers whose channels all stay -> why.
+        kept: layers whose channels all stay -> why; of those that make none of their own (depthwise convolutions) the
+            channels that pass through them.
     """
     model = import_model(proto, base_dir)
     name_nodes(model)
@@ -59,7 +60,36 @@ def open_prunable(
     FoldWeights().run(model)
     settle_types(model)
     flow = follow(model, shapes, RULES, declared=declared_sizes(proto, base_dir), kept=kept)
-    return Prunable(model, flow, tuple(find_groups(flow)))
+    found = Prunable(model, flow, tuple(find_groups(flow)))
+    passed = _kept_by_carriers(found, kept) if kept else {}
+    return open_prunable(proto, base_dir, shapes, {**(kept or {}), **passed}) if passed else found
+
+
+def carriers(prunable: Prunable) -> dict[str, tuple[str, ...]]:
+    """Group -> layers that its channels pass through, and that make none of their own, like depthwise convolutions."""
+    makers = {id(producer.node) for producer in prunable.flow.producers}
+    return {
+        group.name: tuple(
+            dict.fromkeys(
+                str(reader.node.name)
+                for reader in group.readers
+                if spec_of(reader.node).has_record and id(reader.node) not in makers
+            )
+        )
+        for group in prunable.groups
+    }
+
+
+def _kept_by_carriers(prunable: Prunable, kept: Mapping[str, str]) -> dict[str, str]:
+    """Layers whose channels pass through a kept one, and might go -> why they are to stay."""
+    names = carriers(prunable)
+    return {
+        str(producer.node.name): kept[name]
+        for group in prunable.groups
+        for name in names[group.name]
+        if name in kept
+        for producer in group.producers
+    }
 
 
 def layers_in_loops(model: Model) -> dict[str, str]:

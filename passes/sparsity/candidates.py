@@ -115,7 +115,8 @@ def _obstacle(node: Node, layer: SparseLayer | None) -> tuple[str, str] | None:
     if np.dtype(layer.weight.dtype).kind != "f":
         return f"its weight holds {np.dtype(layer.weight.dtype).name}, not floats", "prune the float model instead"
     if layer.axis.per_group <= KEPT:
-        return f"of {layer.axis.per_group} input channels in a group all stay: of four, {KEPT} do", ""
+        channels = "1 input channel" if layer.axis.per_group == 1 else f"{layer.axis.per_group} input channels"
+        return f"of every four weights {KEPT} stay, and it has {channels} per group", ""
     return None
 
 

@@ -59,6 +59,14 @@ def test_everything_is_done_and_said(here, capsys) -> None:
     ]
 
 
+def test_the_config_of_a_search_is_sent_to_prune(here, capsys) -> None:
+    Path("my.cfg").write_text("compress_ratio: 1.5")
+    assert main(COMMAND) == 2
+    assert "my.cfg is the config of a search for prune ratios; `amct_onnx prune` takes it as --auto-config" in (
+        capsys.readouterr().err
+    )
+
+
 def test_json(here, capsys) -> None:
     assert main([*COMMAND, "--json", "--format", "qdq"]) == 0
     shown = json.loads(capsys.readouterr().out)

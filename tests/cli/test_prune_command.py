@@ -99,7 +99,10 @@ def test_json(here, capsys) -> None:
     }
     parameters = [sum(np.prod(shape) for shape in ((n, 3), (16, n), (4, 16))) for n in (8, 4)]
     assert [shown[when]["parameters"] for when in ("before", "after")] == parameters
-    assert shown["notes"] == ["my.cfg: each of 3 layers, like 'first', is not quantized here; quantize the result"]
+    assert shown["notes"] == [
+        "my.cfg: each of 3 layers, like 'first', is not quantized here; quantize the result, or let "
+        "`amct_onnx compress` do everything"
+    ]
 
 
 class TestConfigShow:
@@ -132,12 +135,13 @@ class TestConfigShow:
         out = capsys.readouterr().out
         for words in (
             r"first +Conv +0\.25, a multiple of 16 stays +data ulq_quantize, 8 bits, from -5 to 6; weights "
-            r"ulq_retrain, 8 bits, per channel; not applied +prune: override_layer_configs \"first\", line 5; data: ",
+            r"ulq_retrain, 8 bits, per channel +prune: override_layer_configs \"first\", line 5; data: ",
             r"second +Conv +4:2 sparsity \(M4N2, chosen once: update_freq 3 means something in training alone\) ",
             r"last .* no: quant_skip_layers, line 9",
-            "warning: my.cfg: each of 2 layers, like 'first', is not quantized here; quantize the result",
+            "1 of 3 layers are to be pruned, 2 thinned out 4:2, 2 quantized",
         ):
             assert re.search(words, out), words
+        assert "warning" not in out
 
     def test_json(self, here, capsys) -> None:
         assert main([*self.COMMAND, "--json"]) == 0
@@ -211,7 +215,7 @@ def test_bad_configs(here, capsys, text: str, words: str) -> None:
 def test_quantize_says_where_a_retrain_config_belongs(here, capsys) -> None:
     np.savez("feed.npz", x=normal(1, 3, 8, 8))
     command = ["quantize", "m.onnx", "--data", "feed.npz", "-o", "out/m", "--config", "my.cfg"]
-    fails(capsys, here, command, r"my\.cfg is a config of pruning.*amct_onnx prune")
+    fails(capsys, here, command, r"my\.cfg is a config of pruning.*amct_onnx compress")
 
 
 @pytest.mark.parametrize("shape", ["z:1,3,8,8", "x:1,3", "x:1,4,8,8"])

@@ -82,6 +82,24 @@ def test_channels_go_and_what_stays_is_quantized(done) -> None:
     assert found.thinned is None
 
 
+def test_nothing_that_another_step_does_is_called_undone(done) -> None:
+    found = done(f'{FILTER}{INT8} override_layer_configs {{ layer_name: "second" {SPARSE} }}')
+    assert found.pruned is not None
+    assert found.thinned is not None
+    notes = (*found.pruned.notes, *found.thinned.notes, *found.result.report.notes)
+    assert not any("my.cfg" in note for note in notes)
+    refusals = {refusal.node: refusal.reason for refusal in found.thinned.refusals}
+    assert refusals == dict.fromkeys(("first", "last"), "its block prunes channels instead")
+
+
+def test_a_warning_of_the_config_is_told_once(done) -> None:
+    """The last layer's channels are the model's results, so pruning them has no effect."""
+    found = done(f'{FILTER}{INT8} override_layer_configs {{ layer_name: "last" {FILTER} }}')
+    assert found.pruned is not None
+    notes = (*found.pruned.notes, *found.result.report.notes)
+    assert sum("has no effect" in note for note in notes) == 1
+
+
 def test_half_of_the_weights_go_and_every_zero_stays_one(done) -> None:
     found = done(SPARSE + INT8)
     for built in [*found.result.models.values(), found.result.modified]:

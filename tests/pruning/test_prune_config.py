@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from amct_onnx import ConfigError, PruneResult, UsageError, prune, resolve_prune_config
+from amct_onnx import ConfigError, PruneResult, UsageError, prune, resolve_prune_config, sparsify
 from amct_onnx.config.retrain import FilterPruning, parse_retrain_request
+from amct_onnx.errors import NothingToCompressError
 from tests.config.retrain_examples import EXAMPLES, with_names
 from tests.models import normal, parse
 
+QUANTIZE = "quantize the result, or let `amct_onnx compress` do everything"
 # Three layers in a row and a fourth, whose channels are the model's results.
 CHAIN = parse(
     """[stem] a = Conv(x, w1) [relu] b = Relu(a) [up] c = ConvTranspose(b, w2) [mid] d = Conv(c, w3)
@@ -107,16 +110,34 @@ def test_the_config_shows_which_layers_share_channels() -> None:
     }
 
 
+DEPTHWISE = parse(
+    "[first] a = Conv(x, w1) [relu] r = Relu(a) [deep] b = Conv<group = 8>(r, w2) [last] y = Conv(b, w3)",
+    "float[n,3,8,8] x",
+    "float[n,4,8,8] y",
+    {"w1": normal(8, 3, 1, 1), "w2": normal(8, 1, 1, 1), "w3": normal(4, 8, 1, 1)},
+)
+
+
 def test_a_depthwise_convolution_goes_with_the_channels_it_reads() -> None:
-    model = parse(
-        "[first] a = Conv(x, w1) [deep] b = Conv<group = 8>(a, w2) [last] y = Conv(b, w3)",
-        "float[n,3,8,8] x",
-        "float[n,4,8,8] y",
-        {"w1": normal(8, 3, 1, 1), "w2": normal(8, 1, 1, 1), "w3": normal(4, 8, 1, 1)},
-    )
-    result = pruned(model, filters(0.5) + of_layer("deep", filters(0.25)))
+    result = pruned(DEPTHWISE, filters(0.5) + of_layer("deep", filters(0.25)))
     assert channels(result) == {"first": 4, "deep": 4, "last": 4}
     assert any("its channels go with those that it reads" in note for note in result.report.notes)
+
+
+def test_skipping_a_depthwise_convolution_keeps_the_channels_that_pass_through_it() -> None:
+    text = f'{filters(0.5)} regular_prune_skip_layers: "deep"'
+    with pytest.raises(ConfigError, match="its channels pass through 'deep', which stays: regular_prune_skip_layers"):
+        pruned(DEPTHWISE, text)
+    with pytest.raises(NothingToCompressError, match="'first': it is skipped on request"):
+        prune(DEPTHWISE, ratio=0.5, skip=["deep"])
+    layers = resolve_prune_config(DEPTHWISE, parse_retrain_request(text)).layers
+    assert [name for name, layer in layers.items() if layer.pruning] == []
+
+
+@pytest.mark.parametrize("compressed", [partial(prune, ratio=0.5), sparsify])
+def test_what_is_no_layer_cannot_be_skipped(compressed: Callable[..., object]) -> None:
+    with pytest.raises(UsageError, match="'relu' is no layer but a Relu"):
+        compressed(DEPTHWISE, skip=["relu"])
 
 
 def test_what_is_not_done_is_said() -> None:
@@ -127,7 +148,7 @@ def test_what_is_not_done_is_said() -> None:
     assert channels(result) == {"stem": 32, "up": 16, "mid": 48, "head": 5}
     assert result.report.notes == (
         "my.cfg: 'mid' is not thinned out 4:2 here; `amct_onnx sparsify` does that",
-        "my.cfg: 'up' is not quantized here; quantize the result",
+        f"my.cfg: 'up' is not quantized here; {QUANTIZE}",
     )
     reasons = {group.layers[0]: group.reason for group in result.report.groups}
     assert reasons["mid"] == "'mid' is to be thinned out 4:2 instead"
@@ -154,9 +175,7 @@ class TestPublishedExamples:
         result = pruned(CHAIN, text)
         # 64 - 19 = 45 -> 48, half of 32, 48 - 14 = 34 -> 48.
         assert channels(result) == {"stem": 48, "up": 16, "mid": 48, "head": 5}
-        assert result.report.notes[-1] == (
-            "my.cfg: each of 2 layers, like 'up', is not quantized here; quantize the result"
-        )
+        assert result.report.notes[-1] == (f"my.cfg: each of 2 layers, like 'up', is not quantized here; {QUANTIZE}")
 
     @pytest.mark.parametrize(
         ("name", "names", "words"),

@@ -10,6 +10,8 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import amct_onnx
+from amct_onnx import resolve_prune_config
+from amct_onnx.config.retrain import parse_retrain_request
 from amct_onnx.errors import ArgumentError, ConfigError, DataError, RecordError
 from amct_onnx.record import PruneNode, PruneRecord, Record, WeightState
 from amct_onnx.record.prune import pack_mask, unpack_mask
@@ -232,7 +234,7 @@ BAD = {
     "unclear turn": (selective("first", (3, 3, 8, 16), np.zeros((3, 3, 8, 16), np.bool_)), "in several ways"),
     "no turn": (selective("third", (7, 4), np.zeros((7, 4), np.bool_)), "cannot be turned into it"),
     "dense": (selective("third", (12, 24), np.ones((12, 24), np.bool_)), "keeps more than 2 of 4"),
-    "depthwise": (selective("deep", (16, 1, 3, 3)), "it cannot be thinned out: of 1 input channels"),
+    "depthwise": (selective("deep", (16, 1, 3, 3)), "it cannot be thinned out: of every four weights 2 stay"),
     "unknown": (selective("nobody", (4, 4)), "'nobody'.*it is no layer of the model"),
     "no mask record": (Record(), "no prune_record with selective_prune"),
 }
@@ -294,6 +296,17 @@ def test_layers_of_a_mixed_config_are_told_apart(tmp_path) -> None:
     result = amct_onnx.sparsify(network(), config=config)
     assert [layer.name for layer in result.report.layers] == ["first", "third", "last"]
     assert any("channels of 'second' are not pruned here" in note for note in result.report.notes)
+    assert {refusal.node: refusal.reason for refusal in result.report.refusals} == {
+        "deep": "of every four weights 2 stay, and it has 1 input channel per group",
+        "second": "its block prunes channels instead",
+    }
+
+
+def test_a_config_shows_which_layers_cannot_be_thinned_out() -> None:
+    layers = resolve_prune_config(network(), parse_retrain_request(f"prune_config {{ {SPARSE} }}")).layers
+    assert {name: layer.why_whole for name, layer in layers.items() if layer.sparsity is None} == {
+        "deep": "of every four weights 2 stay, and it has 1 input channel per group"
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
@@ -21,8 +22,8 @@ from amct_onnx.config.retrain.request import Asked, Wishes
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
-from amct_onnx.passes.sparsity.candidates import OPERATORS
-from amct_onnx.rewrite.pruning import Prunable
+from amct_onnx.passes.sparsity.candidates import OPERATORS, find_candidates
+from amct_onnx.rewrite.pruning import Prunable, carriers
 
 _PRUNABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
 _SEARCHED = FilterPruning(ratio=1.0, ascend_optimized=False)
@@ -32,9 +33,12 @@ _SEARCHED = FilterPruning(ratio=1.0, ascend_optimized=False)
 def retrain_facts(prunable: Prunable) -> RetrainFacts:
     """The facts about a model whose channels have been followed, none of them kept on request."""
     groups = {str(producer.node.name): group for group in prunable.groups for producer in group.producers}
+    passed = carriers(prunable)
+    dense = {refusal.node: refusal.reason for refusal in find_candidates(prunable.model).refusals}
     nodes = [node for graph in prunable.model.graphs() for node in graph.nodes]
+    layers = {str(node.name): node for node in nodes if spec_of(node).has_record}
     return RetrainFacts(
-        layers={str(node.name): _layer(node, groups.get(str(node.name))) for node in nodes if spec_of(node).has_record},
+        layers={name: _layer(node, groups.get(name), dense.get(name, ""), passed) for name, node in layers.items()},
         nodes={str(node.name): str(node.op) for node in nodes},
         layer_types=tuple(name for name, spec in OPS.items() if spec.has_record),
         prunable_types=_PRUNABLE,
@@ -94,14 +98,16 @@ def _skips(config: RetrainConfig) -> dict[str, str]:
     return {name: f"{layer.skipped}, skips '{name}'" for name, layer in config.layers.items() if layer.skipped}
 
 
-def _layer(node: Node, group: Group | None) -> TrainableLayer:
+def _layer(node: Node, group: Group | None, dense: str, passed: Mapping[str, tuple[str, ...]]) -> TrainableLayer:
     stays = _why_none(node) if group is None else "" if group.is_free.any() else group.reason
     others = () if group is None else tuple(str(producer.node.name) for producer in group.producers)
     return TrainableLayer(
         op_type=str(node.op),
         kernel_rank=_kernel_rank(node),
         stays=stays,
+        dense=dense,
         shares=tuple(name for name in others if name != node.name),
+        carriers=() if group is None else passed[group.name],
         per_channel=spec_of(node).per_channel,
     )
 

@@ -14,14 +14,18 @@ class TrainableLayer:
         op_type: its ONNX operator.
         kernel_rank: spatial dimensions of its kernel; None for layers without one.
         stays: why none of its output channels may go; empty where some may.
+        dense: why its weights cannot be thinned out; empty where they can.
         shares: the other layers whose channels go with its own.
+        carriers: layers without channels of their own that its channels pass through.
         per_channel: whether its weights may have one scale per output channel.
     """
 
     op_type: str
     kernel_rank: int | None = None
     stays: str = ""
+    dense: str = ""
     shares: tuple[str, ...] = ()
+    carriers: tuple[str, ...] = ()
     per_channel: bool = False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from amct_onnx.config.retrain.options import DataQuant, FilterPruning, SelectivePruning, WeightQuant
@@ -23,7 +23,8 @@ class LayerRetrain:
         sparsity: how its weights are thinned out; None: they stay.
         skipped: the list that leaves it out of pruning, and its line; empty where none does.
         why_whole: why it is neither pruned nor thinned out; empty where it is.
-        data, weight: how training quantizes it; None: it stays float. Not applied yet.
+        why_dense: why its weights are not thinned out; empty where they are.
+        data, weight: how it is quantized; None: it stays float.
         why_float: why it is not quantized; empty where it is.
         origins: ``prune``, ``data`` and ``weight`` -> where the choice stands.
         shares: the other layers whose channels go with its own.
@@ -34,18 +35,12 @@ class LayerRetrain:
     sparsity: SelectivePruning | None = None
     skipped: str = ""
     why_whole: str = ""
+    why_dense: str = ""
     data: DataQuant | None = None
     weight: WeightQuant | None = None
     why_float: str = ""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     shares: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def why_dense(self) -> str:
-        """Why its weights are not thinned out; empty where they are."""
-        if self.sparsity is not None:
-            return ""
-        return self.why_whole or "its channels are to be pruned instead"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +49,8 @@ class RetrainConfig:
 
     Attributes:
         layers: every layer, by name, in graph order.
-        batch_num: number of batches for quantization; not used yet.
-        force_fp16_quant: whether scales are rounded to float16; not used yet.
+        batch_num: number of feeds for quantization.
+        force_fp16_quant: whether scales are rounded to float16.
         asks_pruning: whether it has a block that prunes channels, for whatever layer.
         asks_sparsity: whether it has one that thins weights out.
         source: the file.
@@ -80,7 +75,8 @@ class RetrainConfig:
         if found:
             return found
         if self.asks_pruning:
-            raise ConfigError(f"{self.source} leaves no layer to prune ({self._reasons()}); {_SKIP_FEWER}")
+            why = _first_of(layer.why_whole for layer in self.layers.values())
+            raise ConfigError(f"{self.source} leaves no layer to prune ({why}); {_SKIP_FEWER}")
         if self.asks_sparsity:
             raise ConfigError(
                 f"{self.source} asks for 4:2 sparsity alone (n_out_of_m_pruner), which `amct_onnx sparsify` applies; "
@@ -98,7 +94,8 @@ class RetrainConfig:
         if found:
             return found
         if self.asks_sparsity:
-            raise ConfigError(f"{self.source} leaves no layer to thin out ({self._reasons()}); {_SKIP_FEWER}")
+            why = _first_of(layer.why_dense for layer in self.layers.values())
+            raise ConfigError(f"{self.source} leaves no layer to thin out ({why}); {_SKIP_FEWER}")
         if self.asks_pruning:
             raise ConfigError(
                 f"{self.source} prunes channels alone (filter_pruner), which `amct_onnx prune` applies; "
@@ -110,15 +107,15 @@ class RetrainConfig:
         """The layers whose channels are pruned; maybe none."""
         return {name: layer.pruning for name, layer in self.layers.items() if layer.pruning is not None}
 
-    def _reasons(self) -> str:
-        """Why layers stay as they are, the first ones."""
-        reasons = dict.fromkeys(layer.why_whole for layer in self.layers.values() if layer.why_whole)
-        return "; ".join(list(reasons)[:3]) or "the model has no layer"
-
     def sparse(self) -> dict[str, SelectivePruning]:
         """The layers whose weights are thinned out; maybe none."""
         return {name: layer.sparsity for name, layer in self.layers.items() if layer.sparsity is not None}
 
     def quantized(self) -> tuple[str, ...]:
-        """The layers that training quantizes."""
+        """The layers that are quantized."""
         return tuple(name for name, layer in self.layers.items() if layer.data is not None or layer.weight is not None)
+
+
+def _first_of(reasons: Iterable[str]) -> str:
+    """Why layers stay as they are, the first few reasons."""
+    return "; ".join(list(dict.fromkeys(filter(None, reasons)))[:3]) or "the model has no layer"

@@ -35,7 +35,7 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConf
     asked = [wishes.prune.options for wishes in blocks if wishes.prune is not None]
     layers = {name: _layer(name, layer, own.get(name), request, facts) for name, layer in facts.layers.items()}
     return RetrainConfig(
-        layers=with_shared_channels(layers),
+        layers=with_shared_channels(layers, facts),
         batch_num=request.batch_num,
         force_fp16_quant=request.force_fp16_quant,
         asks_pruning=any(isinstance(options, FilterPruning) for options in asked),
@@ -53,6 +53,7 @@ def _layer(
     prune = _first([wishes.prune for wishes in chain])
     skipped = skipped_by(name, request.prune_skips, facts)
     why_whole = skipped or _why_whole(layer, prune, facts)
+    why_dense = skipped or _why_dense(layer, prune, facts)
     data, weight = _first([wishes.data for wishes in chain]), _first([wishes.weight for wishes in chain])
     why_float = skipped_by(name, request.quant_skips, facts)
     if data is None and weight is None:
@@ -69,6 +70,7 @@ def _layer(
         sparsity=pruning if isinstance(pruning, SelectivePruning) else None,
         skipped=skipped,
         why_whole=why_whole,
+        why_dense=why_dense,
         data=None if data is None else data.options,
         weight=None if weight is None else _fitting(weight.options, layer),
         why_float=why_float,
@@ -94,9 +96,18 @@ def _why_whole(layer: TrainableLayer, asked: Asked[Pruning] | None, facts: Retra
         return f"a {layer.op_type} is not pruned"
     if asked is None:
         return "no block prunes it"
+    return layer.stays if isinstance(asked.options, FilterPruning) else _why_dense(layer, asked, facts)
+
+
+def _why_dense(layer: TrainableLayer, asked: Asked[Pruning] | None, facts: RetrainFacts) -> str:
+    """Why the weights of a layer that is not skipped stay; empty where half of them go."""
+    if layer.op_type not in facts.sparse_types:
+        return f"a {layer.op_type} is not thinned out 4:2"
+    if asked is None:
+        return "no block thins it out"
     if isinstance(asked.options, FilterPruning):
-        return layer.stays
-    return "" if layer.op_type in facts.sparse_types else f"a {layer.op_type} is not thinned out 4:2"
+        return "its block prunes channels instead"
+    return layer.dense
 
 
 def _fitting(weight: WeightQuant, layer: TrainableLayer) -> WeightQuant:
