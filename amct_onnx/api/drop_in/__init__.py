@@ -3,9 +3,11 @@
 Order of use: :func:`create_quant_config`; with balancing :func:`quantize_preprocess` and runs of its model;
 :func:`quantize_model` and ``batch_num`` runs of its model under ``amct_onnx.AMCT_SO``; :func:`save_model`. For pruning:
 :func:`auto_channel_prune_search` for a config, :func:`create_prune_retrain_model`, training elsewhere,
-:func:`save_prune_retrain_model`.
+:func:`save_prune_retrain_model`. For everything at once: :func:`create_compressed_retrain_model` and
+:func:`save_compressed_retrain_model`.
 """
 
+from amct_onnx.api.drop_in.compressed import create_compressed_retrain_model, save_compressed_retrain_model
 from amct_onnx.api.drop_in.config import create_quant_config
 from amct_onnx.api.drop_in.prepare import quantize_model, quantize_preprocess
 from amct_onnx.api.drop_in.prune import (
@@ -20,11 +22,13 @@ from amct_onnx.api.drop_in.session import amct_session_options
 __all__ = [
     "amct_session_options",
     "auto_channel_prune_search",
+    "create_compressed_retrain_model",
     "create_prune_retrain_model",
     "create_quant_config",
     "quantize_model",
     "quantize_preprocess",
     "restore_prune_retrain_model",
+    "save_compressed_retrain_model",
     "save_model",
     "save_prune_retrain_model",
 ]
