@@ -24,7 +24,7 @@ from amct_onnx.api.result import CompressionResult, Report
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.thin_out import thin_out_model
-from amct_onnx.api.trial import try_models
+from amct_onnx.api.trial import FITTED_TO, try_models
 from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.config.retrain.quantize import quantization_of
 from amct_onnx.errors import ArgumentError
@@ -145,6 +145,8 @@ def compress(
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     files = (*source_files(model, whole, base_dir), *read)
     notes = (*retrain_notes(resolved, channels=True, weights=True, scales=True), *result.report.notes)
+    if trials and structure.state.is_modified:
+        notes = (*notes, FITTED_TO)
     report = replace(result.report, notes=notes, trials=trials)
     result = replace(result, record=record, modified=structure.built, source=files, report=report)
     return CombinedResult(result, pruned, thinned)

@@ -16,7 +16,7 @@ from amct_onnx.analyse.pruning.biases import shift_bias
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.choose import choose
 from amct_onnx.analyse.pruning.constants import constant_shifts
-from amct_onnx.analyse.pruning.cost import Shapes, layer_cost, model_cost
+from amct_onnx.analyse.pruning.cost import Shapes, model_cost, nodes_cost
 from amct_onnx.analyse.pruning.evidence import data_notes
 from amct_onnx.analyse.pruning.options import Importance, PruneData, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan
@@ -31,7 +31,7 @@ from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.prune_source import PruneSource, check_skipped, load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.thin_out import masked_by_record
-from amct_onnx.api.trial import try_pruned
+from amct_onnx.api.trial import FITTED_TO, try_pruned
 from amct_onnx.errors import ArgumentError, DataError, NothingToCompressError, RecordError
 from amct_onnx.graph import BuiltModel, build, digest
 from amct_onnx.passes.pruning.groups import Group
@@ -52,7 +52,6 @@ _NOT_RUN = (
     "the pruned model was not run, since the float model itself does not run at the sizes taken; give sizes at which "
     "it does with --input-shape (input_shapes), or --data"
 )
-_FITTED_TO = "layers were fitted to the very feeds that the model was tried on; measure your score on others"
 
 
 def prune(
@@ -121,7 +120,7 @@ def prune(
         header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
     notes = (*source.notes, *notes, *wanted.data_notes(given.data), *(() if is_run else (_NOT_RUN,)))
     if trials and result.report.fitted:
-        notes = (*notes, _FITTED_TO)
+        notes = (*notes, FITTED_TO)
     report = replace(result.report, notes=(*result.report.notes, *notes), trials=trials)
     files = (*source_files(model, whole, base_dir), *wanted.files)
     return replace(result, record=replace(result.record, header=header), report=report, source=files)
@@ -273,7 +272,7 @@ def _loop_notes(prunable: Prunable) -> tuple[str, ...]:
 def _summary(group: Group, removed: int, reason: str, shapes: Shapes, *, aligned: bool = False) -> GroupSummary:
     names = tuple(str(producer.node.name) for producer in group.producers)
     nodes = {id(node): node for node in (*(one.node for one in group.producers), *(one.node for one in group.readers))}
-    own = [layer_cost(node, shapes) for node in nodes.values()]
+    own = nodes_cost(nodes.values(), shapes)
     return GroupSummary(
         names,
         int(group.units.size),
@@ -281,7 +280,7 @@ def _summary(group: Group, removed: int, reason: str, shapes: Shapes, *, aligned
         reason,
         group.approximate,
         bool(group.is_free.any()),
-        sum(cost.parameters for cost in own),
-        sum(cost.multiply_adds for cost in own),
+        own.parameters,
+        own.multiply_adds,
         aligned,
     )

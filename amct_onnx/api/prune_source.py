@@ -108,7 +108,7 @@ def check_skipped(proto: ModelProto, base_dir: Path | None, names: Collection[st
     for node in model.nodes():
         if node.name in names and not spec_of(node).has_record:
             raise ArgumentError(
-                "{skip}: '{name}' is no layer but a {op}, so nothing is left out; `amct_onnx inspect` shows the layers",
+                "{skip}: '{name}' is no layer but a {op}; leave it out (`amct_onnx inspect` shows the layers)",
                 name=node.name,
                 op=node.op,
             )

@@ -30,6 +30,7 @@ class SparseSummary:
         zeros: how many of them are zero.
         is_compensated: whether the others make up for those that went.
         reason: why they do not, where they were to; empty elsewhere.
+        shares_with: the first layer that reads the same weight, if it is another; else empty.
     """
 
     name: str
@@ -38,6 +39,7 @@ class SparseSummary:
     zeros: int
     is_compensated: bool = False
     reason: str = ""
+    shares_with: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,21 @@ class SparsifyReport:
     refusals: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
     trials: tuple[TrialResult, ...] = ()
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether weights make up for those that went."""
+        return any(layer.is_compensated for layer in self.layers)
+
+    @property
+    def weights(self) -> int:
+        """How many weights all layers have, those that several read counted once."""
+        return sum(layer.weights for layer in self.layers if not layer.shares_with)
+
+    @property
+    def zeros(self) -> int:
+        """How many of them are zero."""
+        return sum(layer.zeros for layer in self.layers if not layer.shares_with)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""

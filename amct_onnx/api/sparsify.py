@@ -23,7 +23,7 @@ from amct_onnx.api.prune_source import PruneSource, check_skipped, load_float, p
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
 from amct_onnx.api.thin_out import ThinModel, masked_by_record, thin_out_model
-from amct_onnx.api.trial import try_pruned
+from amct_onnx.api.trial import FITTED_TO, try_sparse
 from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import digest
 from amct_onnx.graph.functions import inline_layer_functions
@@ -75,9 +75,11 @@ def sparsify(
         thin = thin_out_model(source.proto, base_dir, left, chosen, given)
         is_run = check_runs(thin.built, whole, base_dir, source.feed)
         samples = source.samples if trial else ()
-        trials = try_pruned(whole, base_dir, thin.built, samples, name="sparse")
+        trials = try_sparse(whole, base_dir, thin.built, samples)
         record = _record(thin, whole, base_dir)
     notes = (*notes, *thin.notes, *(() if is_run else (_NOT_RUN,)))
+    if trials and thin.state.is_modified:
+        notes = (*notes, FITTED_TO)
     report = SparsifyReport(thin.summaries, thin.refusals, notes, trials)
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     return SparsifyResult(record, thin.built, report, (*source_files(model, whole, base_dir), *read))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def thin_out_model(
     _mask(opened, masks, [name for name in opened.layers if name not in masks])
     DropDeadConstants().run(opened.model)
     in_order = {name: masks[name] for name in opened.layers}
-    summaries = tuple(_summary(layer, compensated, reasons) for layer in opened.layers.values())
+    summaries = _summaries(opened.layers.values(), compensated, reasons)
     return ThinModel(build(opened.model), in_order, summaries, opened.refusals, notes)
 
 
@@ -116,7 +116,7 @@ def _masked(opened: Sparsifiable, masks: Mapping[str, Mask]) -> ThinModel:
     layers = [layer for name, layer in opened.layers.items() if name in masks]
     left = [layer for name, layer in opened.layers.items() if name not in masks]
     unsaid = tuple(Refusal(layer.name, layer.op_type, "the record has no mask for it") for layer in left)
-    summaries = tuple(_summary(layer, (), {}) for layer in layers)
+    summaries = _summaries(layers)
     return ThinModel(build(opened.model), masks, summaries, (*opened.refusals, *unsaid))
 
 
@@ -127,11 +127,26 @@ def _mask(opened: Sparsifiable, masks: dict[str, Mask], names: Sequence[str] | M
     MaskWeights(layers, masks).run(opened.model)
 
 
-def _summary(layer: SparseLayer, compensated: set[str] | tuple[()], reasons: Mapping[str, str]) -> SparseSummary:
+def _summaries(
+    layers: Iterable[SparseLayer], compensated: Collection[str] = (), reasons: Mapping[str, str] | None = None
+) -> tuple[SparseSummary, ...]:
+    first: dict[int, str] = {}
+    return tuple(
+        _summary(layer, first.setdefault(id(layer.weight), layer.name), compensated, reasons or {}) for layer in layers
+    )
+
+
+def _summary(layer: SparseLayer, first: str, compensated: Collection[str], reasons: Mapping[str, str]) -> SparseSummary:
     weight = constant_array(known_constant(layer.node.inputs[layer.index]))
     zeros = int(weight.size - np.count_nonzero(weight))
     return SparseSummary(
-        layer.name, layer.op_type, int(weight.size), zeros, layer.name in compensated, reasons.get(layer.name, "")
+        layer.name,
+        layer.op_type,
+        int(weight.size),
+        zeros,
+        layer.name in compensated,
+        reasons.get(layer.name, ""),
+        "" if first == layer.name else first,
     )
 
 

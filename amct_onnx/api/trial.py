@@ -20,6 +20,9 @@ from amct_onnx.runtime import InferenceSession, fetch, open_session, tensor_outp
 from amct_onnx.runtime.latency import compare_latency
 from amct_onnx.runtime.memory import release_freed
 
+FITTED_TO = "layers were fitted to the very feeds that the model was tried on; measure your score on others"
+"""What a report says where a trial flatters."""
+
 
 def try_models(
     proto: ModelProto,
@@ -57,13 +60,27 @@ def try_models(
 
 
 def try_pruned(
-    proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed], *, name: str = "pruned"
+    proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed]
 ) -> tuple[TrialResult, ...]:
-    """The same of a model whose structure was compressed, called `name`; its speed is compared, too."""
+    """The same of a model that lost channels; its speed is compared, too."""
+    return _try_one("pruned", proto, base_dir, built, samples, is_timed=True)
+
+
+def try_sparse(
+    proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed]
+) -> tuple[TrialResult, ...]:
+    """The same of a model whose weights were thinned out; onnxruntime computes with every zero, so nothing is timed."""
+    return _try_one("sparse", proto, base_dir, built, samples, is_timed=False)
+
+
+def _try_one(
+    name: str, proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed], *, is_timed: bool
+) -> tuple[TrialResult, ...]:
     if not samples or not _fits(built):
         return ()
     session = open_session(proto, base_dir=base_dir)
-    return (_try(name, built, tensor_outputs(session), samples, _results(session, samples), beside=session),)
+    names, wanted = tensor_outputs(session), _results(session, samples)
+    return (_try(name, built, names, samples, wanted, beside=session if is_timed else None),)
 
 
 def _results(session: InferenceSession, samples: Sequence[Feed]) -> list[list[Array]]:

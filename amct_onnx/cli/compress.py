@@ -14,7 +14,7 @@ from amct_onnx.cli.prune import show_pruned
 from amct_onnx.cli.quantize import parse_forms
 from amct_onnx.cli.report import finite, result_json, show_files, show_result
 from amct_onnx.cli.sparsify import show_thinned
-from amct_onnx.cli.trials import check_trials
+from amct_onnx.cli.trials import check_trials, say_unfitted
 from amct_onnx.errors import UsageError
 from amct_onnx.passes.insert_qdq import QdqTarget
 
@@ -51,6 +51,8 @@ def _show(console: Console, done: CombinedResult, paths: SavedFiles) -> None:
         show_pruned(console, done.pruned)
     if done.thinned is not None:
         show_thinned(console, done.thinned)
+    if not (done.result.record.is_fitted or done.result.modified is None):
+        say_unfitted(console)
     for part in (done.pruned, done.thinned):
         for note in part.notes if part is not None else ():
             console.say(f"note: {note}")

@@ -13,8 +13,8 @@ from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import finite, show_files
-from amct_onnx.cli.trials import check_trials, show_trials
-from amct_onnx.cli.words import few
+from amct_onnx.cli.trials import check_trials, say_unfitted, show_trials
+from amct_onnx.cli.words import counted, few
 from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
@@ -118,6 +118,8 @@ def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: 
     report = result.report
     show_pruned(console, report)
     show_trials(console, report.trials)
+    if not report.fitted:
+        say_unfitted(console)
     if untried:
         console.say(f"not tried beside the float model: {untried}")
     for note in report.notes:
@@ -131,7 +133,7 @@ def show_pruned(console: Console, report: PruneReport) -> None:
     before, after = report.before, report.after
     pruned = [group for group in report.groups if group.removed]
     layers = sum(len(group.layers) for group in pruned)
-    console.say(f"pruned {layers} layers in {len(pruned)} groups")
+    console.say(f"pruned {counted(layers, 'layer')} in {counted(len(pruned), 'group')}")
     console.say(f"parameters {_change(before.parameters, after.parameters)}")
     console.say(f"multiply-adds of one sample {_change(before.multiply_adds, after.multiply_adds)}{_sizes(report)}")
     for group in pruned:
@@ -139,7 +141,7 @@ def show_pruned(console: Console, report: PruneReport) -> None:
             console.say(f"  {few(group.layers)}: {group.channels} -> {group.channels - group.removed}")
     _show_left(console, [group for group in report.groups if not group.removed])
     if report.fitted:
-        console.say(f"fitted {len(report.fitted)} layers to the float model's results")
+        console.say(f"fitted {counted(len(report.fitted), 'layer')} to the float model's results")
     mixing = {name: None for group in pruned for name in group.approximate}
     if mixing:
         console.say(f"note: {few(mixing)} mix channels, so results change for those that stay, too")
@@ -148,7 +150,7 @@ def show_pruned(console: Console, report: PruneReport) -> None:
 def _show_left(console: Console, groups: list[GroupSummary]) -> None:
     if not groups:
         return
-    console.say(f"left whole ({sum(len(group.layers) for group in groups)} layers):")
+    console.say(f"left whole ({counted(sum(len(group.layers) for group in groups), 'layer')}):")
     reasons: dict[str, list[str]] = {}
     for group in groups:
         reasons.setdefault(group.reason or "the record does not prune it", []).extend(group.layers)

@@ -26,9 +26,9 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
     console.say(f"quantized {counted(len(report.layers), 'layer')} ({kinds or 'none'})")
     if report.inputs:
         named = few(f"{entry.node}:{entry.input_index}" for entry in report.inputs)
-        console.say(f"quantized {len(report.inputs)} single inputs (node:index): {named}")
+        console.say(f"quantized {counted(len(report.inputs), 'single input')} (node:index): {named}")
     if report.qdq_tensors:
-        console.say(f"QDQ form: {report.qdq_tensors} further tensors quantized")
+        console.say(f"QDQ form: {counted(report.qdq_tensors, 'further tensor')} quantized")
     show_refusals(console, report)
     show_trials(console, report.trials)
     for note in report.notes:
@@ -47,7 +47,7 @@ def show_files(console: Console, paths: SavedFiles) -> None:
     console.say("files written:")
     for kind, path in paths.items():
         weights = paths.weights.get(kind, ())
-        beside = f" + {len(weights)} weight files beside it, {readable(_total(weights))}" if weights else ""
+        beside = f" + {counted(len(weights), 'weight file')} beside it, {readable(_total(weights))}" if weights else ""
         console.say(f"  {path} ({file_size(path)}{beside})")
 
 

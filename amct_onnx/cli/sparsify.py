@@ -12,8 +12,8 @@ from amct_onnx.api.sparse_result import ENDINGS
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import finite, show_files
-from amct_onnx.cli.trials import check_trials, show_trials
-from amct_onnx.cli.words import few
+from amct_onnx.cli.trials import check_trials, say_unfitted, show_trials
+from amct_onnx.cli.words import counted, few
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
 
@@ -38,9 +38,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         input_shapes=shapes,
         progress=console.progress("thinning out", len(feeds)) if feeds else None,
     )
-    _show(console, result, result.save(arguments.output, protect=inputs))
-    if not feeds:
-        console.say("not tried beside the float model: that takes --data")
+    paths = result.save(arguments.output, protect=inputs)
+    _show(console, result, paths, is_fitted=result.report.is_fitted, untried="" if feeds else "that takes --data")
     return check_trials(console, result.report.trials, arguments.check_snr)
 
 
@@ -49,15 +48,20 @@ def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedR
     paths = prefixed_paths(arguments.output, ENDINGS)
     check_outputs({"sparse": paths["sparse"]}, [arguments.model, arguments.record])
     result = restore_sparse(arguments.model, record, structure_only=bool(arguments.structure_only))
-    _show(console, result, result.save(arguments.output, keep=[arguments.record]))
+    is_fitted = record.record.is_fitted and not arguments.structure_only
+    _show(console, result, result.save(arguments.output, keep=[arguments.record]), is_fitted=is_fitted)
     return 0
 
 
-def _show(console: Console, result: SparsifyResult, paths: SavedFiles) -> None:
-    """Tell what became zero, what could not, how it does, and which files were written."""
+def _show(console: Console, result: SparsifyResult, paths: SavedFiles, *, is_fitted: bool, untried: str = "") -> None:
+    """Tell what became zero, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
     show_thinned(console, report)
     show_trials(console, report.trials)
+    if not is_fitted:
+        say_unfitted(console)
+    if untried:
+        console.say(f"not tried beside the float model: {untried}")
     for note in report.notes:
         console.say(f"note: {note}")
     show_files(console, paths)
@@ -66,11 +70,11 @@ def _show(console: Console, result: SparsifyResult, paths: SavedFiles) -> None:
 
 def show_thinned(console: Console, report: SparsifyReport) -> None:
     """Tell how many weights became zero, and what could not."""
-    weights, zeros = (sum(getattr(layer, name) for layer in report.layers) for name in ("weights", "zeros"))
-    console.say(f"thinned out {len(report.layers)} layers: {zeros:,} of their {weights:,} weights are zero")
+    layers = counted(len(report.layers), "layer")
+    console.say(f"thinned out {layers}: {report.zeros:,} of their {report.weights:,} weights are zero")
     compensated = [layer.name for layer in report.layers if layer.is_compensated]
     if compensated:
-        console.say(f"the other weights of {len(compensated)} layers make up for those that went")
+        console.say(f"the other weights of {counted(len(compensated), 'layer')} make up for those that went")
     _show_reasons(console, "by size alone", {layer.name: layer.reason for layer in report.layers if layer.reason})
     _show_reasons(console, "left as they are", {one.node: one.reason for one in report.refusals})
 
@@ -78,7 +82,7 @@ def show_thinned(console: Console, report: SparsifyReport) -> None:
 def _show_reasons(console: Console, what: str, reasons: dict[str, str]) -> None:
     if not reasons:
         return
-    console.say(f"{what} ({len(reasons)} layers):")
+    console.say(f"{what} ({counted(len(reasons), 'layer')}):")
     by_reason: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         by_reason.setdefault(reason, []).append(name)

@@ -9,14 +9,21 @@ from amct_onnx.api.result import TrialResult
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.words import counted
 
+_FASTER = "float or another runtime may serve better"
+_FASTER_PRUNED = "multiples of 8 channels suit kernels better (--saving, or --ascend-optimized for 16)"
+
 
 def show_trials(console: Console, trials: Sequence[TrialResult]) -> None:
     """A line for each model that was tried."""
     for trial in trials:
         outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)}"
-        console.say(
-            f"tried {trial.form} on the first {counted(trial.feeds, 'feed')}: {outcome}{_speed(trial.speed_up)}"
-        )
+        noisy = ", more noise than signal" if trial.snr_db is not None and trial.snr_db < 0 else ""
+        console.say(f"tried {trial.form} on the first {counted(trial.feeds, 'feed')}: {outcome}{noisy}{_speed(trial)}")
+
+
+def say_unfitted(console: Console) -> None:
+    """What a user should know of a model that lost channels or weights, and whose others stayed as they were."""
+    console.say("note: no weight was fitted to make up for what went; train the model before you rely on it")
 
 
 def check_trials(console: Console, trials: Sequence[TrialResult], wanted: float | None) -> int:
@@ -42,10 +49,11 @@ def decibels(value: float | None) -> str:
     return "without any difference" if value == math.inf else f"{value:.1f} dB"
 
 
-def _speed(speed_up: float | None) -> str:
+def _speed(trial: TrialResult) -> str:
+    speed_up = trial.speed_up
     if speed_up is None:
         return ""
     if speed_up >= 1:
         return f", {speed_up:.1f} times as fast as float in a few runs here"
     slower = f"slower than float in a few runs here ({speed_up:.2f} times its speed)"
-    return f", {slower}: float or another runtime may serve better"
+    return f", {slower}: {_FASTER_PRUNED if trial.form == 'pruned' else _FASTER}"

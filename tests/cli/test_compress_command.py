@@ -41,8 +41,8 @@ def test_everything_is_done_and_said(here, capsys) -> None:
     assert main(COMMAND) == 0
     said = capsys.readouterr().out
     for words in (
-        "pruned 1 layers in 1 groups",
-        "thinned out 1 layers: 64 of their 128 weights are zero",
+        "pruned 1 layer in 1 group\n",
+        "thinned out 1 layer: 64 of their 128 weights are zero",
         "quantized 3 layers (3 Conv)",
         "tried fake_quant on the first 4 feeds",
         "m_modified_model.onnx",
@@ -89,6 +89,15 @@ def test_the_record_is_applied_to_the_modified_model(here, capsys) -> None:
     modified = initializers(onnx.load("out/m_modified_model.onnx"))
     assert bare["w1"].shape == modified["w1"].shape == (8, 4, 1, 1)
     np.testing.assert_array_equal(bare["w2"] == 0, modified["w2"] == 0)
+
+
+def test_a_trial_says_where_it_flatters_and_a_model_that_was_not_fitted_what_it_needs(here, capsys) -> None:
+    flattered, untrained = "fitted to the very feeds that the model was tried on", "no weight was fitted"
+    for flags, said, unsaid in (([], flattered, untrained), (["--no-recover"], untrained, flattered)):
+        assert main([*COMMAND, *flags]) == 0
+        out = capsys.readouterr().out
+        assert said in out
+        assert unsaid not in out
 
 
 def test_without_recovery_the_record_is_applied_to_the_source(here) -> None:

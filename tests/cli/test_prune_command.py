@@ -69,6 +69,7 @@ def test_a_config_decides(here, capsys) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     assert "second: regular_prune_skip_layers, line 3, skips 'second'" in out
+    assert "note: no weight was fitted to make up for what went" in out
     assert sizes("out/m_pruned_model.onnx") == {"w1": 4, "w2": 16, "w3": 4}
     assert run(here / "out/m_pruned_model.onnx", {"x": normal(2, 3, 8, 8)})[0].shape == (2, 4, 8, 8)
 

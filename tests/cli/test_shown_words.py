@@ -11,7 +11,10 @@ import onnx
 import pytest
 
 import amct_onnx
+from amct_onnx.api.result import TrialResult
 from amct_onnx.cli import main
+from amct_onnx.cli.console import Console
+from amct_onnx.cli.trials import show_trials
 from amct_onnx.cli.words import grouped
 from amct_onnx.record import PruneNode, PruneRecord, Record, format_record, pack_mask
 from tests.models import normal, parse
@@ -41,6 +44,20 @@ def test_sentences_that_differ_in_numbers_are_one() -> None:
         ("b", "3 of 4, to 1.5e-07", ["z"]),
         ("a", "all of 4", ["w"]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        (TrialResult("qdq", 3.0, feeds=1, speed_up=2.0), "SNR 3.0 dB, 2.0 times as fast"),
+        (TrialResult("sparse", -0.5, feeds=1), "SNR -0.5 dB, more noise than signal"),
+        (TrialResult("pruned", 9.0, feeds=1, speed_up=0.5), r"\(0.50 times its speed\): multiples of 8 channels"),
+        (TrialResult("qdq", 9.0, feeds=1, speed_up=0.5), r"\(0.50 times its speed\): float or another runtime"),
+    ],
+)
+def test_trials(trial: TrialResult, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_trials(Console(), [trial])
+    assert re.search(words, capsys.readouterr().out)
 
 
 def test_scales_of_recurrent_layers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate
 from amct_onnx.analyse.pruning.importance import balanced_l2, lowest
 from amct_onnx.analyse.pruning.moments import Moments, ridge_fit
 from amct_onnx.analyse.pruning.search import removal_counts, scaled_to
+from amct_onnx.api.prune import prune_groups
 from amct_onnx.passes.pruning.groups import Group
-from tests.models import Array, normal
+from tests.models import Array, normal, parse
 
 
 @pytest.mark.parametrize(
@@ -189,3 +190,15 @@ def test_an_estimate_passes_through_what_was_measured() -> None:
     np.testing.assert_allclose(got, [0.0, 0.5, 0.5 + 4 * 2 / 5, 4.5])
     # A loss does not shrink when more goes, whatever was measured.
     assert (np.diff(scaled_to(np.array([1.0, 2.0, 3.0]), [1, 3], [2.0, 1.0])) >= 0).all()
+
+
+def test_a_weight_that_layers_share_is_one() -> None:
+    model = parse(
+        "[left] p = MatMul(x, w) [right] q = MatMul(z, w) s = Add(p, q) [last] y = MatMul(s, v)",
+        "float[n,8] x, float[n,8] z",
+        "float[n,4] y",
+        {"w": normal(8, 6), "v": normal(6, 4)},
+    )
+    shared, _ = prune_groups(model).groups
+    assert shared.layers == ("left", "right")
+    assert (shared.parameters, shared.multiply_adds) == (8 * 6 + 6 * 4, 2 * 8 * 6 + 6 * 4)

@@ -153,6 +153,8 @@ def test_layers_that_share_a_weight_share_its_mask() -> None:
     assert np.array_equal(masks(result)["a"], masks(result)["b"])
     assert len(result.model.to_proto().graph.initializer) == 1
     assert {layer.reason for layer in result.report.layers} == {"layers share its weight"}
+    assert [layer.shares_with for layer in result.report.layers] == ["", "a"]
+    assert (result.report.weights, result.report.zeros) == (64, 32)
     torn = Record(prune=result.record.prune[:1], header=result.record.header)
     with pytest.raises(RecordError, match="'b' shares its weight and has no mask"):
         amct_onnx.restore_sparse(source, torn)

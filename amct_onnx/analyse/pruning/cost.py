@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from amct_onnx.graph import Model
@@ -50,11 +50,13 @@ def _multiply_adds(graph: Graph, shapes: Shapes) -> int:
     return own + sum(max(_multiply_adds(body, shapes) for body in bodies) for bodies in branches)
 
 
-def layer_cost(node: Node, shapes: Shapes) -> Cost:
-    """Cost of one node."""
-    constants = (resolve_constant(tensor) for tensor in node.inputs)
-    parameters = sum(math.prod(constant.shape) for constant in constants if constant is not None)
-    return Cost(parameters, layer_multiply_adds(node, shapes))
+def nodes_cost(nodes: Iterable[Node], shapes: Shapes) -> Cost:
+    """Cost of some nodes; a constant that several of them read is counted once."""
+    nodes = list(nodes)
+    read = (resolve_constant(tensor) for node in nodes for tensor in node.inputs)
+    constants = {id(constant): constant for constant in read if constant is not None}
+    parameters = sum(math.prod(constant.shape) for constant in constants.values())
+    return Cost(parameters, sum(layer_multiply_adds(node, shapes) for node in nodes))
 
 
 def layer_multiply_adds(node: Node, shapes: Shapes) -> int:
