@@ -43,6 +43,7 @@ from amct_onnx.rewrite.pruning import (
     kept_results,
     layers_in_loops,
     lost_inputs,
+    lost_places,
     open_prunable,
     prune_model,
     prune_records,
@@ -211,7 +212,9 @@ def _pruned(source: PruneSource, options: PruneOptions, given: PruneData, *, rec
     )
     records = prune_records(prunable, removed)
     units = np.concatenate(list(removed.values()))
-    lost = lost_inputs(prunable, units)
+    # What a layer gives at places that are no more cannot be compared with what the float model gives there.
+    torn = lost_places(prunable, units)
+    lost = [name for name in lost_inputs(prunable, units) if name not in torn]
     kept = kept_results(prunable, units)
     built = _taken_out(prunable, units, source)
     if recover:

@@ -195,6 +195,18 @@ def lost_inputs(prunable: Prunable, units: LabelArray) -> tuple[str, ...]:
     )
 
 
+def lost_places(prunable: Prunable, units: LabelArray) -> frozenset[str]:
+    """Names of the layers whose results, of which each is one of many places or rows, are fewer without these units."""
+    found = set()
+    for producer in prunable.flow.producers:
+        axes = prunable.flow.tensors.get(producer.node.outputs[0].name, ())
+        own = 1 if producer.node.op in ("Conv", "ConvTranspose") else len(axes) - 1
+        labels = [factor.labels for place, axis in enumerate(axes) if place != own for factor in axis]
+        if any(one is not None and positions(one, prunable.flow, units).size for one in labels):
+            found.add(str(producer.node.name))
+    return frozenset(found)
+
+
 def kept_results(prunable: Prunable, units: LabelArray) -> dict[str, NDArray[np.bool_]]:
     """Layer -> which of its output channels stay when these units go."""
     found: dict[str, NDArray[np.bool_]] = {}
