@@ -115,6 +115,9 @@ def _node(flow: Flow, reader: Reader, group: Group, units: LabelArray) -> PruneN
     return node.with_attr("prune_index", tuple(gone.tolist()))
 
 
+_OTHER_MODEL = "apply the record to the model that it was made for"
+
+
 def units_of_records(prunable: Prunable, records: Iterable[PruneRecord], source: str) -> LabelArray:
     """The units that a record takes out.
 
@@ -133,13 +136,21 @@ def units_of_records(prunable: Prunable, records: Iterable[PruneRecord], source:
         units: list[LabelArray] = []
         for node in record.producers:
             if node.name not in producers:
-                raise RecordError(f"{source}: prune_record: '{node.name}' is no layer of the model that makes channels")
+                raise RecordError(
+                    f"{source}: prune_record: '{node.name}' is no layer of the model that makes channels; "
+                    f"{_OTHER_MODEL}"
+                )
             count = producers[node.name].labels.size
             beyond = [index for index in node.prune_index or () if index >= count]
             if beyond:
                 raise RecordError(
                     f"{source}: prune_record: '{node.name}' has {count} channels, and prune_index names {beyond[0]}; "
-                    "apply the record to the model that it was made for"
+                    f"{_OTHER_MODEL}"
+                )
+            if node.end is not None and node.end > count:
+                raise RecordError(
+                    f"{source}: prune_record: '{node.name}' has {count} channels, and its range ends at {node.end}; "
+                    "correct the range"
                 )
             units.append(units_at(producers[node.name], prunable.flow, node.prune_index or ()))
         together = np.unique(np.concatenate(units)) if units else np.zeros(0, np.int64)
@@ -170,7 +181,7 @@ def _check_followers(prunable: Prunable, units: LabelArray, record: PruneRecord,
         if node.name not in nodes:
             raise RecordError(
                 f"{source}: prune_record of '{record.producers[0].name}': {role} '{node.name}' is no node of the "
-                "model; apply the record to the model that it was made for"
+                f"model; {_OTHER_MODEL}"
             )
         wanted = node.prune_index
         if wanted is None or f"{role} {node.name}" not in readers:
