@@ -9,6 +9,7 @@ from pathlib import Path
 
 from amct_onnx.config.cfg_file import problem_findings
 from amct_onnx.config.retrain import FilterPruning, RetrainRequest, parse_retrain_request
+from amct_onnx.config.retrain.cfg_file import is_retrain_config
 from amct_onnx.config.shorten import shortest
 from amct_onnx.config.text_file import located, read_config
 from amct_onnx.errors import ConfigError
@@ -64,6 +65,11 @@ def parse_auto_prune(text: str, *, source: str = "<text>") -> AutoPruneConfig:
     Raises:
         ConfigError: one that lists everything that is wrong with one of them.
     """
+    if is_retrain_config(text):
+        raise ConfigError(
+            f"{source} is a config of pruning and training (prune_config, retrain_*), not of a search; give it as "
+            "--config (config)"
+        )
     try:
         root = read_text(Source(text.removeprefix("\ufeff")), message_spec(AutoChannelPruneConfig.DESCRIPTOR))
     except TextError as fault:
