@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 
 from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feeds import walks_once
-from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.biases import shift_bias
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.choose import choose
@@ -31,10 +29,11 @@ from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
+from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.trial import try_pruned
 from amct_onnx.errors import ArgumentError, DataError, NothingToCompressError, RecordError
-from amct_onnx.graph import BuiltModel, build, digest, import_model, name_nodes
+from amct_onnx.graph import BuiltModel, build, digest
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
@@ -115,7 +114,7 @@ def prune(
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir), wanted.naming_the_line():
         source = prune_source(whole, base_dir, data=given.data, input_shapes=input_shapes)
-        _check_names(source.proto, base_dir, wanted.skip)
+        check_skipped(source.proto, base_dir, wanted.skip)
         options, notes = wanted.resolve(source.proto, base_dir, source.shapes)
         result = _pruned(source, options, given, recover=recover)
         is_run = check_runs(result.model, whole, base_dir, source.feed)
@@ -137,12 +136,6 @@ def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneD
     if walks_once(data):
         raise DataError("pruning walks over the data several times, and a generator can be walked once; give a list")
     return PruneData(data, progress=progress)
-
-
-def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
-    model = import_model(proto, base_dir)
-    name_nodes(model)
-    check_names(model, names, "skip")
 
 
 def restore_pruned(
@@ -175,7 +168,7 @@ def restore_pruned(
         opened = prune_source(whole, base_dir, input_shapes=input_shapes)
         shapes = opened.shapes
         prunable = open_prunable(opened.proto, base_dir, shapes)
-        units = units_of_records(prunable, plain.prune, source)
+        units = _units(prunable, plain, source, opened)
         before = model_cost(prunable.model, shapes)
         gone = set(units.tolist())
         summaries = tuple(
@@ -187,6 +180,15 @@ def restore_pruned(
     report = PruneReport(summaries, before, after, (*opened.notes, *notes), sizes=opened.sizes)
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
     return PruneResult(plain, built, report, (*source_files(model, whole, base_dir), *read))
+
+
+def _units(prunable: Prunable, record: Record, name: str, opened: PruneSource) -> LabelArray:
+    """The units that a record takes out; what does not fit may lie in sizes other than those it was made at."""
+    try:
+        return units_of_records(prunable, record.prune, name)
+    except RecordError as fault:
+        told = opened.notes or tuple(filter(None, [opened.remedy]))
+        raise RecordError("; ".join([str(fault), *told])) from None
 
 
 def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None:

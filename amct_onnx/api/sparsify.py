@@ -10,7 +10,6 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
@@ -21,12 +20,13 @@ from amct_onnx.api.given import walkable
 from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
+from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
 from amct_onnx.api.thin_out import ThinModel, masked_model, thin_out_model
 from amct_onnx.api.trial import try_pruned
 from amct_onnx.errors import ArgumentError, RecordError
-from amct_onnx.graph import digest, import_model, name_nodes
+from amct_onnx.graph import digest
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite.sparsity import mask_records, masks_of_records, open_sparsifiable
@@ -68,7 +68,7 @@ def sparsify(
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, data=given.data, input_shapes=input_shapes)
-        _check_names(source.proto, base_dir, names)
+        check_skipped(source.proto, base_dir, names)
         left, notes = dict.fromkeys(names, "it is skipped on request"), source.notes
         if config is not None:
             left, said = _left(source, config)
@@ -143,9 +143,3 @@ def _left(source: PruneSource, config: PruneConfigSource) -> tuple[dict[str, str
     resolved.thinned()
     left = {name: layer.why_dense for name, layer in resolved.layers.items() if layer.sparsity is None}
     return left, retrain_notes(resolved, weights=True)
-
-
-def _check_names(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
-    model = import_model(proto, base_dir)
-    name_nodes(model)
-    check_names(model, names, "skip")
