@@ -42,6 +42,8 @@ def check_input_shapes(proto: ModelProto, fed: Mapping[str, Sequence[int]]) -> N
     for name, sizes in fed.items():
         if name not in inputs:
             raise UsageError(f"input shape: '{name}' is no input of the model; its inputs are {', '.join(inputs)}")
+        if 0 in sizes:
+            raise UsageError(f"input shape: {list(sizes)} of input '{name}' holds nothing; give sizes above 0")
         if not inputs[name].HasField("shape"):
             continue
         dims = inputs[name].shape.dim

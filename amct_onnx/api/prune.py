@@ -28,7 +28,8 @@ from amct_onnx.api.prune_arguments import AutoConfigSource, PruneArguments, as_a
 from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource
 from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
-from amct_onnx.api.prune_source import PruneSource, check_skipped, load_float, prune_source
+from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
+from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import FITTED_TO, try_pruned
@@ -42,6 +43,7 @@ from amct_onnx.rewrite.pruning import (
     kept_results,
     layers_in_loops,
     lost_inputs,
+    lost_places,
     open_prunable,
     prune_model,
     prune_records,
@@ -166,7 +168,7 @@ def restore_pruned(
         opened = prune_source(whole, base_dir, input_shapes=input_shapes)
         shapes = opened.shapes
         prunable = open_prunable(opened.proto, base_dir, shapes)
-        units = units_of_records(prunable, plain.prune, source)
+        units = _units(prunable, plain, source, opened)
         before = model_cost(prunable.model, shapes)
         gone = set(units.tolist())
         summaries = tuple(
@@ -181,6 +183,15 @@ def restore_pruned(
     report = PruneReport(summaries, before, after, (*opened.notes, *notes), sizes=opened.sizes)
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
     return PruneResult(plain, built, report, (*source_files(model, whole, base_dir), *read))
+
+
+def _units(prunable: Prunable, record: Record, name: str, opened: PruneSource) -> LabelArray:
+    """The units that a record takes out; what does not fit may lie in sizes other than those it was made at."""
+    try:
+        return units_of_records(prunable, record.prune, name)
+    except RecordError as fault:
+        told = opened.notes or tuple(filter(None, [opened.remedy]))
+        raise RecordError("; ".join([str(fault), *told])) from None
 
 
 def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None:
@@ -206,7 +217,9 @@ def _pruned(source: PruneSource, options: PruneOptions, given: PruneData, *, rec
     )
     records = prune_records(prunable, removed)
     units = np.concatenate(list(removed.values()))
-    lost = lost_inputs(prunable, units)
+    # What a layer gives at places that are no more cannot be compared with what the float model gives there.
+    torn = lost_places(prunable, units)
+    lost = [name for name in lost_inputs(prunable, units) if name not in torn]
     kept = kept_results(prunable, units)
     built = _taken_out(prunable, units, source)
     if recover:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,12 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.input_shapes import input_shape_text
-from amct_onnx.analyse.planner import check_names
 from amct_onnx.analyse.pruning.shapes import FoundShapes, find_shapes, first_feeds, free_sizes, sample_feed
 from amct_onnx.analyse.walk import KEPT_SAMPLES
 from amct_onnx.api.prune_check import runs
 from amct_onnx.api.quantized import refuse_quantized
 from amct_onnx.api.source import Source, load_source, refuse_compressed
-from amct_onnx.errors import ArgumentError
-from amct_onnx.graph import import_model, name_nodes
 from amct_onnx.graph.functions import inline_layer_functions
-from amct_onnx.graph.op_table import spec_of
 
 Sizes = Mapping[str, Sequence[int]]
 
@@ -98,17 +94,3 @@ def prune_source(
     sizes = free_sizes(proto, feed)
     is_guessed = not samples and not sizes.keys() <= (input_shapes or {}).keys()
     return PruneSource(proto, base_dir, samples, feed, find_shapes(proto, base_dir, feed), sizes, is_guessed)
-
-
-def check_skipped(proto: ModelProto, base_dir: Path | None, names: Collection[str]) -> None:
-    """Raise :class:`ArgumentError` where what is to be skipped is no layer of a model."""
-    model = import_model(proto, base_dir)
-    name_nodes(model)
-    check_names(model, names, "skip")
-    for node in model.nodes():
-        if node.name in names and not spec_of(node).has_record:
-            raise ArgumentError(
-                "{skip}: '{name}' is no layer but a {op}; leave it out (`amct_onnx inspect` shows the layers)",
-                name=node.name,
-                op=node.op,
-            )

@@ -74,9 +74,11 @@ def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:
             raise UsageError(f"{path}: two outputs would have this name; give each one of its own")
         taken.add(path.resolve())
         if path.resolve() in resolved or any(_is_data_of(path, other) for other in resolved):
-            raise UsageError(f"{path}: this output would overwrite an input of the run; choose another prefix with -o")
+            raise UsageError(
+                f"{path}: this output would overwrite an input of the run; choose another prefix or path for it"
+            )
         if path.is_dir():
-            raise UsageError(f"{path}: a folder of this name is in the way; choose another prefix with -o")
+            raise UsageError(f"{path}: a folder of this name is in the way; choose another prefix or path for it")
     for folder in {path.parent for path in paths.values()}:
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

@@ -19,7 +19,8 @@ from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
-from amct_onnx.api.prune_source import PruneSource, check_skipped, load_float, prune_source
+from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
+from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
 from amct_onnx.api.thin_out import ThinModel, masked_by_record, thin_out_model

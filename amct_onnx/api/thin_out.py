@@ -76,7 +76,8 @@ def thin_out_model(
     masks: dict[str, Mask] = {}
     notes: tuple[str, ...] = ()
     if selection is Selection.COMPENSATED:
-        reasons = {name: why for name, layer in opened.layers.items() if (why := why_not_compensated(layer))}
+        seen = {id(node) for node in opened.model.graph.nodes}
+        reasons = {name: why for name, layer in opened.layers.items() if (why := why_not_compensated(layer, seen))}
         _mask(opened, masks, reasons)
         rest = [layer for name, layer in opened.layers.items() if name not in reasons]
         found = compensate(opened.model, rest, proto, base_dir, given)

@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         _give_up_stdout()
         return _fail(console, f"error: {error}", "", EXIT_BAD_INPUT, trace)
     except MemoryError:
-        message = "out of memory; use smaller feeds or fewer --format"
+        message = "out of memory; use smaller feeds or sizes, or fewer --format where there is one"
         return _fail(console, f"error: {message}", message, EXIT_BAD_INPUT, trace)
     except Exception as error:
         message = f"internal error: {type(error).__name__}: {error}; run again with --traceback and report it"

@@ -11,6 +11,7 @@ from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.api.sparse_result import ENDINGS
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
+from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.cli.report import finite, show_files
 from amct_onnx.cli.trials import check_trials, say_unfitted, show_trials
 from amct_onnx.cli.words import counted, few
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedRecord) -> int:
     """Thin out what a record names."""
+    refuse_flags(arguments, ("input_shape",), "concerns channels, and the record holds masks alone")
     paths = prefixed_paths(arguments.output, ENDINGS)
     check_outputs({"sparse": paths["sparse"]}, [arguments.model, arguments.record])
     result = restore_sparse(arguments.model, record, structure_only=bool(arguments.structure_only))

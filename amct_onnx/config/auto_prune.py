@@ -64,12 +64,15 @@ def parse_auto_prune(text: str, *, source: str = "<text>") -> AutoPruneConfig:
     Raises:
         ConfigError: one that lists everything that is wrong with one of them.
     """
+    if is_retrain_config(text):
+        raise ConfigError(
+            f"{source} is a config of pruning and training (prune_config, retrain_*), not of a search; give it as "
+            "--config (config)"
+        )
     try:
         root = _read(text)
     except TextError as fault:
         raise located(source, fault) from None
-    if is_retrain_config(text):
-        raise ConfigError(f"{source} says itself how much of each layer goes; give it as the prune config (--config)")
     findings = [*problem_findings(root), *_bounds(root)]
     raise_findings(ConfigError, source, findings)
     overrides = None if root.get("override_prune_cfg") is None else _overrides(root, source)

@@ -13,7 +13,7 @@ _Bound = tuple[Callable[[Any], bool], str]
 
 _BIN_COUNTS = (1024, 2048, 4096, 8192)
 _SHARE: _Bound = (lambda value: 0.5 < value <= 1, "is more than 0.5 and at most 1")
-_BETWEEN_0_AND_1: _Bound = (lambda value: 0 < value < 1, "lies between 0 and 1")
+_BETWEEN_0_AND_1: _Bound = (lambda value: 0 < value < 1, "lies above 0 and below 1")
 _AT_LEAST_1: _Bound = (lambda value: value >= 1, "is at least 1")
 
 _BOUNDS: Mapping[str, _Bound] = {

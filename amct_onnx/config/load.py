@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from amct_onnx.config.cfg_file import parse_cfg
 from amct_onnx.config.json_file import parse_json
 from amct_onnx.config.request import Named, Request, Setting
-from amct_onnx.config.retrain.cfg_file import is_retrain_config
+from amct_onnx.config.retrain.cfg_file import is_retrain_config, refuse_search_config
 from amct_onnx.config.text_file import located, read_config
 from amct_onnx.errors import ConfigError
 from amct_onnx.prototext import TextError
@@ -17,6 +17,7 @@ from amct_onnx.prototext import TextError
 def load_request(path: str | os.PathLike[str]) -> Request:
     """Read a config file, a simple config (.cfg) or a JSON one; see :func:`parse_request`."""
     text, name = read_config(path), os.fspath(path)
+    refuse_search_config(text, name)
     if is_retrain_config(text):
         raise ConfigError(
             f"{name} is a config of pruning and training (prune_config, retrain_*), and quantizing takes a "

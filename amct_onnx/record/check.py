@@ -41,9 +41,12 @@ def _layer_findings(loaded: LoadedRecord) -> Iterator[Finding]:
 
 
 def _prune_findings(loaded: LoadedRecord) -> Iterator[Finding]:
+    seen: dict[tuple[str, str], int] = {}
     for index, prune in enumerate(loaded.record.prune):
         line = loaded.prune_lines[index] if loaded.prune_lines else None
         yield from (Finding(line, "", message) for message in prune_complaints(prune))
         for role, position, node in prune.nodes():
             line = loaded.node_lines.get((index, role, position))
             yield from (Finding(line, node.name, f"{role}: {message}") for message in node_complaints(role, node))
+            if role != "consumer" and seen.setdefault((role, node.name), index) != index:
+                yield Finding(line, node.name, f"{role}: it stands in an earlier prune_record, too; delete one of them")

@@ -145,6 +145,9 @@ def _node(flow: Flow, reader: Reader, group: Group, units: LabelArray) -> PruneN
     return node.with_attr("prune_index", tuple(gone.tolist()))
 
 
+_OTHER_MODEL = "apply the record to the model that it was made for"
+
+
 def units_of_records(prunable: Prunable, records: Iterable[PruneRecord], source: str) -> LabelArray:
     """The units that a record takes out.
 
@@ -163,13 +166,21 @@ def units_of_records(prunable: Prunable, records: Iterable[PruneRecord], source:
         units: list[LabelArray] = []
         for node in record.producers:
             if node.name not in producers:
-                raise RecordError(f"{source}: prune_record: '{node.name}' is no layer of the model that makes channels")
+                raise RecordError(
+                    f"{source}: prune_record: '{node.name}' is no layer of the model that makes channels; "
+                    f"{_OTHER_MODEL}"
+                )
             count = producers[node.name].labels.size
             beyond = [index for index in node.prune_index or () if index >= count]
             if beyond:
                 raise RecordError(
                     f"{source}: prune_record: '{node.name}' has {count} channels, and prune_index names {beyond[0]}; "
-                    "apply the record to the model that it was made for"
+                    f"{_OTHER_MODEL}"
+                )
+            if node.end is not None and node.end > count:
+                raise RecordError(
+                    f"{source}: prune_record: '{node.name}' has {count} channels, and its range ends at {node.end}; "
+                    "correct the range"
                 )
             units.append(units_at(producers[node.name], prunable.flow, node.prune_index or ()))
         together = np.unique(np.concatenate(units)) if units else np.zeros(0, np.int64)
@@ -200,7 +211,7 @@ def _check_followers(prunable: Prunable, units: LabelArray, record: PruneRecord,
         if node.name not in nodes:
             raise RecordError(
                 f"{source}: prune_record of '{record.producers[0].name}': {role} '{node.name}' is no node of the "
-                "model; apply the record to the model that it was made for"
+                f"model; {_OTHER_MODEL}"
             )
         wanted = node.prune_index
         if wanted is None or f"{role} {node.name}" not in readers:
@@ -223,6 +234,18 @@ def lost_inputs(prunable: Prunable, units: LabelArray) -> tuple[str, ...]:
             if positions(reader.labels, prunable.flow, units).size
         )
     )
+
+
+def lost_places(prunable: Prunable, units: LabelArray) -> frozenset[str]:
+    """Names of the layers whose results, of which each is one of many places or rows, are fewer without these units."""
+    found = set()
+    for producer in prunable.flow.producers:
+        axes = prunable.flow.tensors.get(producer.node.outputs[0].name, ())
+        own = 1 if producer.node.op in ("Conv", "ConvTranspose") else len(axes) - 1
+        labels = [factor.labels for place, axis in enumerate(axes) if place != own for factor in axis]
+        if any(one is not None and positions(one, prunable.flow, units).size for one in labels):
+            found.add(str(producer.node.name))
+    return frozenset(found)
 
 
 def kept_results(prunable: Prunable, units: LabelArray) -> dict[str, NDArray[np.bool_]]:

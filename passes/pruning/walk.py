@@ -82,7 +82,7 @@ class Flow:
         adjustments: what has to change with them.
         balances: which blocks must stay of one size.
         approximate: nodes whose results change for other channels, too: name -> labels.
-        tensors: names of the tensors along whose axes channels run.
+        tensors: the axes of the tensors along which channels run, by name.
         loose: computed sizes that lost a reader, since they count channels and must not change with them.
     """
 
@@ -93,7 +93,7 @@ class Flow:
     adjustments: list[Adjustment] = field(default_factory=list)
     balances: list[Balance] = field(default_factory=list)
     approximate: dict[str, LabelArray] = field(default_factory=dict)
-    tensors: list[str] = field(default_factory=list)
+    tensors: dict[str, Layout] = field(default_factory=dict)
     loose: list[Tensor] = field(default_factory=list)
 
 
@@ -168,7 +168,7 @@ class Walk:
         """Say what the axes of a result are."""
         if any(map(has_labels, layout)):
             self._layouts[id(tensor)] = tuple(layout)
-            self.flow.tensors.append(tensor.name)
+            self.flow.tensors[tensor.name] = tuple(layout)
 
     def has_labels(self, tensor: Tensor) -> bool:
         """Whether channels run along one of its axes."""

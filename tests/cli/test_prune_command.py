@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
@@ -190,7 +191,10 @@ PRUNE = ["prune", "m.onnx", "-o", "out/m"]
         (["--config", "my.cfg", "--skip", "second"], "--config and --skip exclude each other"),
         (["--config", "no.cfg"], r"no\.cfg cannot be read: No such file"),
         (["--config", "m.onnx"], r"m\.onnx, line 1.*(zero byte|not UTF-8)"),
-        (["--ratio", "0.001"], "no channel of the model can be pruned"),
+        (["--ratio", "0.001"], "no channel of the model can be pruned; .*0.001 of 8 channels rounds to none"),
+        (["--ratio", "0.5", "--input-shape", "x:1,3,0,8"], r"\[1, 3, 0, 8\] of input 'x' holds nothing"),
+        (["--ratio", "0.5", "--skip", "relu"], "--skip: 'relu' is a Relu, which has no weight; name layers"),
+        (["--ratio", "0.5", "--save-config", "m.onnx"], "m.onnx: this output would overwrite an input"),
     ],
 )
 def test_bad_arguments(here, capsys, arguments: list[str], words: str) -> None:
@@ -200,12 +204,14 @@ def test_bad_arguments(here, capsys, arguments: list[str], words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (CFG.replace("0.5", "5"), r"my\.cfg, line 2: prune_ratio is 5, but it lies between 0 and 1"),
+        (CFG.replace("0.5", "5"), r"my\.cfg, line 2: prune_ratio is 5, but it lies above 0 and below 1"),
         ("", r"my\.cfg holds no prune_config"),
         ("common_config { ifmr_quantize {} }", r"my\.cfg, line 1: unknown field common_config"),
         ("prune_config {", r"my\.cfg, line 1, column 1: .*never closed"),
         ('{"version": 1}', r"my\.cfg: this is JSON"),
         ("prune_config { n_out_of_m_pruner { l1_selective_prune {} } }", "asks for 4:2 sparsity alone"),
+        ("compress_ratio: 1.3", r"my\.cfg is the config of a search .*--auto-config"),
+        (CFG + 'regular_prune_skip_layers: ""', r"my\.cfg, line \d+: regular_prune_skip_layers holds an empty name"),
     ],
 )
 def test_bad_configs(here, capsys, text: str, words: str) -> None:
@@ -400,7 +406,12 @@ class TestAutoConfig:
     def test_a_config_of_the_other_kind(self, there, capsys) -> None:
         command = ["prune", "m.onnx", "--data", "feeds", "-o", "out/m"]
         fails(capsys, there, [*command, "--config", "auto.cfg"], r"auto\.cfg is the config of a search.*--auto-config")
-        fails(capsys, there, [*command, "--auto-config", "my.cfg"], r"my\.cfg says itself how much.*--config")
+        fails(
+            capsys,
+            there,
+            [*command, "--auto-config", "my.cfg"],
+            r"my\.cfg is a config of pruning .*give it as --config",
+        )
 
     def test_show(self, there, capsys) -> None:
         Path("o.cfg").write_text('\nskip_layers: "first"')
@@ -546,6 +557,34 @@ def test_strict_holds_for_prune_records(here, capsys) -> None:
 def test_quantize_speaks_of_its_flags(here, capsys, flags: list[str], words: str) -> None:
     np.savez("feed.npz", x=normal(1, 3, 8, 8))
     fails(capsys, here, ["quantize", "m.onnx", "--data", "feed.npz", "-o", "out/m", *flags], words)
+
+
+def test_a_config_of_another_kind_is_told_by_name(here, capsys) -> None:
+    np.savez("feed.npz", x=normal(1, 3, 8, 8))
+    with_data = ["prune", "m.onnx", "--data", "feed.npz", "-o", "out/m"]
+    fails(
+        capsys, here, [*with_data, "--auto-config", "my.cfg"], r"my\.cfg is a config of pruning .*give it as --config"
+    )
+    (here / "search.cfg").write_text("# searched\ncompress_ratio: 1.3\n")
+    for command in (
+        ["quantize", "m.onnx", "--data", "feed.npz", "-o", "out/m", "--config", "search.cfg"],
+        ["sparsify", "m.onnx", "-o", "out/m", "--config", "search.cfg"],
+    ):
+        fails(capsys, here, command, r"search\.cfg is (a|the) config of a search")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda text: text + text[text.index("prune_record") :], r'"first": producer: it stands in an earlier'),
+        (lambda text: text.replace("i: 8", "i: 9", 1), r"'first' has 8 channels, and its range ends at 9; correct"),
+        (lambda text: text.replace('"first"', '"relu"', 1), r"'relu' is no layer .*apply the record to the model"),
+    ],
+)
+def test_edited_records(here, capsys, edit: Callable[[str], str], words: str) -> None:
+    path = here / "done_record.txt"
+    path.write_text(edit(path.read_text()))
+    fails(capsys, here, ["apply", "m.onnx", "--record", "done_record.txt", "-o", "out/m"], words)
 
 
 def test_image_flags_are_named(here, capsys) -> None:

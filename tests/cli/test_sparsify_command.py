@@ -95,6 +95,8 @@ def test_flags_that_do_not_fit(here, capsys) -> None:
     assert main(["sparsify", "m.onnx", "-o", "a", "--quiet"]) == 0
     assert main(["apply", "m.onnx", "--record", "a_record.txt", "-o", "b", "--format", "qdq"]) == 2
     assert "does not quantize" in capsys.readouterr().err
+    assert main(["apply", "m.onnx", "--record", "a_record.txt", "-o", "b", "--input-shape", "x:1,3,8,8"]) == 2
+    assert "--input-shape concerns channels" in capsys.readouterr().err
 
 
 def test_the_selective_example_with_real_names(here, capsys) -> None:

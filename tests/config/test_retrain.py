@@ -262,7 +262,7 @@ FAULTS = [
     (of_type("Conv1d", filters(0.5)) + of_layer("line", filters(0.4)), "Conv1d", "block of its own; delete"),
     (of_layer("fc", ""), "", "override_layer_configs gives nothing for it; add prune_config"),
     # Bounds.
-    *((filters(ratio), "", "prune_ratio is .*between 0 and 1; correct") for ratio in (0, 1, -0.5, 1.5)),
+    *((filters(ratio), "", "prune_ratio is .*above 0 and below 1; correct") for ratio in (0, 1, -0.5, 1.5)),
     (filters(0.5).replace("0.5", "nan"), "", "prune_ratio is nan"),
     ("batch_num: 0", "", "batch_num is 0.*at least 1"),
     (ULQ.replace("{}", "{ dst_type: INT4 }"), "", "dst_type is INT4.*INT8; correct"),

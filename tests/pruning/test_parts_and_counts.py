@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import amct_onnx
-from amct_onnx.errors import NothingToCompressError
+from amct_onnx.errors import NothingToCompressError, RecordError
 from amct_onnx.record import format_record, parse_record
 from tests.models import Array, normal, parse, run
 
@@ -134,6 +134,13 @@ def test_what_a_branch_declares_is_no_longer_than_it_gives() -> None:
     )
     pruned = amct_onnx.prune(proto, ratio=0.5).model.to_proto()
     onnx.checker.check_model(pruned, full_check=True)
+
+
+def test_a_record_that_does_not_fit_at_these_sizes_says_what_may_help() -> None:
+    proto = model("s = Conv(x, w) t = Conv(s, k) y = Conv(t, v)", {**W, "k": normal(8, 8, 3, 3, seed=5)})
+    result = amct_onnx.prune(proto, ratio=0.5, input_shapes=SHAPES)
+    with pytest.raises(RecordError, match=r"is not known.*does not run at x:1,3,2,2.*--input-shape"):
+        amct_onnx.restore_pruned(proto, result.record, input_shapes={"x": (1, 3, 2, 2)})
 
 
 def _channels(proto: ModelProto, weight: str) -> int:

@@ -136,7 +136,7 @@ def test_skipping_a_depthwise_convolution_keeps_the_channels_that_pass_through_i
 
 @pytest.mark.parametrize("compressed", [partial(prune, ratio=0.5), sparsify])
 def test_what_is_no_layer_cannot_be_skipped(compressed: Callable[..., object]) -> None:
-    with pytest.raises(UsageError, match="'relu' is no layer but a Relu"):
+    with pytest.raises(UsageError, match="'relu' is a Relu, which has no weight"):
         compressed(DEPTHWISE, skip=["relu"])
 
 

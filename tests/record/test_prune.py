@@ -31,7 +31,7 @@ def node(name: str = "c1", **attrs: object) -> PruneNode:
 
 PRODUCER = node("c1", type="Conv", begin=0, end=8, prune_index=(1, 5))
 CONSUMER = node("c2", type="Conv", begin=0, end=8, group=2, prune_group=4, prune_index=(1, 5))
-CASCADE = PruneRecord((PRODUCER,), (CONSUMER,))
+CASCADE = PruneRecord((node("c0", type="Conv", begin=0, end=8, prune_index=(1, 5)),), (CONSUMER,))
 
 
 def test_attributes_are_typed() -> None:
@@ -178,6 +178,12 @@ def test_rule_on_the_model(prune: PruneRecord, message: str) -> None:
     assert message in str(fault.value)
 
 
+@pytest.mark.parametrize("prune", [PruneRecord((PRODUCER,), (CONSUMER,)), PruneRecord(selective_prune=node("c1"))])
+def test_a_layer_that_stands_in_two_records(prune: PruneRecord) -> None:
+    twice = [finding for finding in check_record(Record(prune=(prune, prune))) if "earlier" in finding.message]
+    assert [finding.entry for finding in twice] == ["c1"]
+
+
 def test_prune_record_that_fits() -> None:
     through = PruneRecord((PRODUCER,), (node("bn", type="BatchNormalization", begin=0, end=8), CONSUMER))
-    assert validate_record(Record(prune=(CASCADE, through)), FACTS, nodes={"bn": 5}) == ()
+    assert validate_record(Record(prune=(CASCADE, through)), FACTS, nodes={"bn": 5, "c0": 2}) == ()

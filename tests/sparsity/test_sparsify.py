@@ -172,6 +172,22 @@ def test_layers_in_bodies_are_thinned_out_by_size() -> None:
     np.testing.assert_allclose(run(result.model, fed)[0], fed["x"] @ np.where(mask, normal(8, 8), 0), rtol=1e-5)
 
 
+def test_with_data_layers_in_bodies_go_by_size_with_the_reason() -> None:
+    body = "then_branch = g1 () => (float[n,8] a) { [inner] a = MatMul(s, v) }"
+    other = "else_branch = g2 () => (float[n,8] e) { e = Relu(s) }"
+    source = parse(
+        f"[outer] s = MatMul(x, w) y = If<{body}, {other}>(t)",
+        "bool t, float[n,8] x",
+        "float[n,8] y",
+        {"w": normal(8, 8), "v": normal(8, 8, seed=1)},
+    )
+    data = [{"t": np.array(True), "x": normal(32, 8, seed=seed)} for seed in range(3)]
+    layers = {layer.name: layer for layer in amct_onnx.sparsify(source, data).report.layers}
+    assert layers["outer"].is_compensated
+    assert (layers["inner"].zeros, layers["inner"].is_compensated) == (32, False)
+    assert "body" in layers["inner"].reason
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_floats_keep_their_type(dtype: type) -> None:
     word = {np.float16: "float16", np.float64: "double"}[dtype]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from amct_onnx.graph import Model, constant_array
 from amct_onnx.graph.edit import append_input, replace_input
-from amct_onnx.graph.op_table import resolve_constant
+from amct_onnx.graph.op_table import known_constant, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Variable
 
 
@@ -22,7 +22,8 @@ def set_bias(model: Model, node: Node, bias: NDArray[np.float64]) -> bool:
     if node.op == "MatMul":
         return False
     if len(node.inputs) < 3 or node.inputs[2].is_empty():
-        append_input(node, 2, model.add_constant(f"{node.name}.bias", bias.astype(np.float32)), Variable.empty())
+        dtype = known_constant(node.inputs[1]).dtype
+        append_input(node, 2, model.add_constant(f"{node.name}.bias", bias.astype(dtype)), Variable.empty())
         return True
     old = resolve_constant(node.inputs[2])
     if old is None:

@@ -55,9 +55,10 @@ class _Reader:
     """A reader on the way: its inverse covariance and weight without what is gone."""
 
     def __init__(self, view: ReaderView) -> None:
-        self._inverse = np.linalg.inv(view.covariance + np.diag(view.penalty))
+        scale = _power_of_two(view.covariance.diagonal() + view.penalty)
+        self._inverse = np.linalg.inv(view.covariance / scale + np.diag(view.penalty / scale))
         self._weight = view.weight.copy()
-        variance = float(np.sum((view.weight @ view.covariance) * view.weight))
+        variance = float(np.sum((view.weight @ (view.covariance / scale)) * view.weight))
         self._share = 1.0 / variance if variance > 0 else 0.0
         self._columns = view.columns
 
@@ -94,6 +95,11 @@ class _Reader:
         self._inverse -= self._inverse[:, own] @ right
         self._inverse[own, own] = 1.0
         self._weight[:, own] = 0.0
+
+
+def _power_of_two(variances: Matrix) -> float:
+    """Near the largest: shares do not depend on the unit of what is read, and no inverse of them leaves float64."""
+    return float(np.ldexp(1.0, int(np.frexp(variances.max(initial=0.0))[1])))
 
 
 def eliminate(group: Group, views: Sequence[ReaderView], count: int) -> Elimination:

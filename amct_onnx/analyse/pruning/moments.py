@@ -17,6 +17,10 @@ _DEAD = 1e-9
 """Columns with less than this share of the mean variance carry nothing."""
 
 
+LARGEST = 2.0**500
+"""Squares of larger values, which only float64 holds, leave no room for sums of them: they are as good as infinite."""
+
+
 @dataclass
 class Moments:
     """Sums over rows x [columns] and results y [results] of one group of a layer.
@@ -42,11 +46,12 @@ class Moments:
 
     def update(self, rows: Array, results: Array, feed: str = "") -> None:
         """Take in some rows [n, columns] and their results [n, results] of one feed; those not finite are left out."""
-        finite = np.isfinite(rows).all(axis=1) & np.isfinite(results).all(axis=1)
+        x, y = rows.astype(np.float64), results.astype(np.float64)
+        finite = (np.abs(x) < LARGEST).all(axis=1) & (np.abs(y) < LARGEST).all(axis=1)
         if not finite.all():
             self.left_out += int((~finite).sum())
             self.first_left_out = self.first_left_out or feed
-        x, y = rows[finite].astype(np.float64), results[finite].astype(np.float64)
+            x, y = x[finite], y[finite]
         if not self.rows:
             self.x, self.y = np.zeros(x.shape[1]), np.zeros(y.shape[1])
             self.xx, self.yx = np.zeros((x.shape[1], x.shape[1])), np.zeros((y.shape[1], x.shape[1]))

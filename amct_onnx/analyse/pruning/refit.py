@@ -163,9 +163,11 @@ def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Seq
     """
     values = constant_array(known_constant(node.inputs[1]))
     fitted, bias = np.stack(weights), np.concatenate(biases)
-    if not (np.isfinite(fitted).all() and np.isfinite(bias).all()):
+    with np.errstate(over="ignore"):
+        stored = LayerView(node).stored(fitted, values.shape).astype(values.dtype)
+        narrow_bias = bias.astype(values.dtype)
+    if not (np.isfinite(stored).all() and np.isfinite(narrow_bias).all()):
         return False
-    stored = LayerView(node).stored(fitted, values.shape).astype(values.dtype)
     replace_input(node, 1, model.rewrite_constant(node.inputs[1], stored))
     if node.op == "MatMul":
         # Its results have no bias of their own.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
-from amct_onnx.analyse.pruning.moments import RIDGE, Moments
+from amct_onnx.analyse.pruning.moments import LARGEST, RIDGE, Moments
 from amct_onnx.analyse.pruning.refit import fit_layer
 from amct_onnx.analyse.pruning.rows import LayerView
 from amct_onnx.graph import build, constant_array
@@ -87,8 +87,9 @@ def relative_error(wanted: Sequence[Sequence[Array]], got: Sequence[Sequence[Arr
         for x, y in zip(first, second, strict=True):
             if x.dtype.kind != "f":
                 continue
-            finite = np.isfinite(x) & np.isfinite(y)
-            one, other = x[finite].astype(np.float64), y[finite].astype(np.float64)
+            one, other = x.astype(np.float64), y.astype(np.float64)
+            finite = (np.abs(one) < LARGEST) & (np.abs(other) < LARGEST)
+            one, other = one[finite], other[finite]
             noise += float(np.square(one - other).sum())
             signal += float(np.square(one - one.mean()).sum()) if one.size else 0.0
     return noise / signal if signal > 0 else 0.0

@@ -139,7 +139,8 @@ def find_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> FoundSh
     for name, info in infos.items():
         kind = info.type.tensor_type
         is_known = info.type.HasField("tensor_type") and kind.HasField("shape")
-        if is_known and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+        # Where a window is larger than what it slides over, inference goes below 0.
+        if is_known and all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in kind.shape.dim):
             shapes[name] = tuple(int(dim.dim_value) for dim in kind.shape.dim)
     missing = [name for node in proto.graph.node for name in node.output if name and name not in shapes]
     if missing:

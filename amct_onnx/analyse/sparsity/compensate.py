@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +42,15 @@ class Compensated:
     evidence: Mapping[str, Evidence]
 
 
-def why_not_compensated(layer: SparseLayer) -> str:
-    """Why a layer's other weights cannot make up for those that go; empty where they can."""
+def why_not_compensated(layer: SparseLayer, seen: Container[int]) -> str:
+    """Why a layer's other weights cannot make up for those that go; empty where they can.
+
+    Args:
+        layer: the layer.
+        seen: ``id`` of the nodes of the main graph.
+    """
+    if id(layer.node) not in seen:
+        return "it runs in a body, and what it is fed there is not seen"
     if len(layer.shares) > 1:
         return "layers share its weight"
     if layer.index != 1 or not has_view(layer.node):

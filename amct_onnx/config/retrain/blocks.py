@@ -48,7 +48,7 @@ class BlockReader:
         ratio = inner.get("prune_ratio")
         if ratio is not None and not 0 < ratio < 1:
             line = inner.line_of("prune_ratio")
-            self.fault(line, f"prune_ratio is {ratio:g}, but it lies between 0 and 1; correct it")
+            self.fault(line, f"prune_ratio is {ratio:g}, but it lies above 0 and below 1; correct it")
         aligned = inner.get("ascend_optimized")
         return FilterPruning(ratio=shortest(ratio or 0.0), ascend_optimized=True if aligned is None else aligned)
 

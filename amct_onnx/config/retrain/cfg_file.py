@@ -7,6 +7,7 @@ of protobuf text, with a warning.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from amct_onnx.config.cfg_file import problem_findings
@@ -22,11 +23,14 @@ _OF_BOTH = ("skip_layers", "skip_layer_types")
 _OF_PRUNING = ("regular_prune_skip_layers", "regular_prune_skip_types")
 _OF_QUANTIZATION = ("quant_skip_layers", "quant_skip_types")
 _PARTS = (PRUNE, DATA, WEIGHT)
+_SEARCH = re.compile(r"^\s*compress_ratio\s*:", re.MULTILINE)
 
 
 def load_retrain_request(path: str | os.PathLike[str]) -> RetrainRequest:
     """Read the file of a retrain config; see :func:`parse_retrain_request`."""
-    return parse_retrain_request(read_config(path), source=os.fspath(path))
+    text, source = read_config(path), os.fspath(path)
+    refuse_search_config(text, source)
+    return parse_retrain_request(text, source=source)
 
 
 def parse_retrain_request(text: str, *, source: str = "<text>") -> RetrainRequest:
@@ -58,6 +62,15 @@ def parse_retrain_request(text: str, *, source: str = "<text>") -> RetrainReques
         force_fp16_quant=root.get("fakequant_precision_mode") == "FORCE_FP16_QUANT",
         findings=(*problem_findings(root), *reader.findings),
     )
+
+
+def refuse_search_config(text: str, source: str) -> None:
+    """Raise :class:`ConfigError` for a config of a search (``AutoChannelPruneConfig``), which is read elsewhere."""
+    if _SEARCH.search(text.removeprefix("\ufeff")):
+        raise ConfigError(
+            f"{source} is a config of a search (compress_ratio); give it to `amct_onnx prune` as --auto-config "
+            "(auto_config)"
+        )
 
 
 def is_retrain_config(text: str) -> bool:

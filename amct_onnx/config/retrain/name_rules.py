@@ -56,6 +56,9 @@ class _Rules:
         for name, line in _first_of_each(names):
             if name in self.facts.layers:
                 continue
+            if not name:
+                yield Finding(line, "", f"{where} holds an empty name; delete it, or name a layer")
+                continue
             if name in self.facts.nodes:
                 message = f"{where} names it, but a {self.facts.nodes[name]} is no layer; delete its name there"
                 yield Finding(line, name, message)
