@@ -33,11 +33,16 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> tuple[ModelProto,
         The model and the folder its external weights are relative to (None for a ModelProto).
 
     Raises:
-        ModelError: the file is missing, unreadable or not an ONNX model.
+        ModelError: the file is missing, unreadable or not an ONNX model, or `source` is neither of these.
     """
     if isinstance(source, ModelProto):
         return source, None
-    path = Path(source)
+    try:
+        path = Path(source)
+    except TypeError as error:
+        kind = type(source).__name__
+        remedy = "give a path or a ModelProto (of a result of ours: .to_proto())"
+        raise ModelError(f"the model is a {kind}; {remedy}") from error
     try:
         proto = onnx.load_model(str(path), load_external_data=False)
     except OSError as error:

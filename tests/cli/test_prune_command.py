@@ -559,4 +559,6 @@ def test_image_flags_are_named(here, capsys) -> None:
 
 def test_inspect_shows_the_sizes_taken(here, capsys) -> None:
     assert main(["inspect", "m.onnx", "--prune"]) == 0
-    assert re.search(r"multiply-adds in one sample, with x:2,3,8,8$", capsys.readouterr().out.strip())
+    out = capsys.readouterr().out
+    assert "of the layers that make the channels and of those that read them" in out
+    assert re.search(r"multiply-adds in one sample, with x:2,3,8,8$", out.strip())

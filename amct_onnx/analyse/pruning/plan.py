@@ -72,7 +72,8 @@ def _nothing_goes(group: Group, wanted: LayerPruning, width: int) -> str:
     channels = group.units.size * width
     if wanted.ascend_optimized:
         return f"a multiple of {ALIGNMENT} stays for Ascend devices, and of {channels} channels that is all"
-    return f"{wanted.ratio:g} of {channels} channels in {group.block_count} equal blocks is less than one of each"
+    blocks, each = (f" in {group.block_count} equal blocks", " of each") if group.block_count > 1 else ("", "")
+    return f"{wanted.ratio:g} of {channels} channels{blocks} is less than one{each}"
 
 
 def plan_groups(groups: Sequence[Group], order: Order, options: PruneOptions) -> list[GroupPlan]:
