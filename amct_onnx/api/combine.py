@@ -27,7 +27,7 @@ from amct_onnx.api.thin_out import thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_models
 from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.config.retrain.quantize import quantization_of
-from amct_onnx.errors import ArgumentError
+from amct_onnx.errors import ArgumentError, ConfigError
 from amct_onnx.graph import BuiltModel, build, digest, import_model
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -154,8 +154,16 @@ def compress(
 
 def _check_asks(config: RetrainConfig) -> None:
     """Raise :class:`ConfigError` where a config does nothing to any layer."""
-    if not (config.with_pruning() or config.sparse() or config.quantized()):
+    if config.with_pruning() or config.sparse() or config.quantized():
+        return
+    if config.asks_pruning:
         config.pruned()
+    if config.asks_sparsity:
+        config.thinned()
+    raise ConfigError(
+        f"{config.source} asks for nothing that this model has layers for; add a prune_config, a "
+        "retrain_data_quant_config or a retrain_weight_quant_config, or skip fewer layers"
+    )
 
 
 def _thin(

@@ -88,5 +88,6 @@ def feed_notes(data: Any, wanted: int | None) -> tuple[str, ...]:
             return ()
         return (f"batch_num is {wanted}, but the statistics were taken from {data.feeds} feeds; all of them count",)
     if isinstance(data, Sized) and len(data) > wanted:
-        return (f"batch_num is {wanted}: the first {wanted} of {len(data)} feeds were used",)
+        used = "only the first" if wanted == 1 else f"the first {wanted}"
+        return (f"batch_num is {wanted}: {used} of {len(data)} feeds {'was' if wanted == 1 else 'were'} used",)
     return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -13,14 +12,12 @@ import numpy as np
 
 from amct_onnx.analyse.pruning.cost import Cost
 from amct_onnx.api.result import SavedFiles, TrialResult
-from amct_onnx.api.saving import check_outputs, prefixed_paths
+from amct_onnx.api.saving import check_outputs, note_replaced, prefixed_paths
 from amct_onnx.config.retrain import FilterPruning
 from amct_onnx.config.retrain.write import format_prune_config
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.record import Record, format_record
-
-logger = logging.getLogger(__name__)
 
 ENDINGS = {"pruned": "pruned_model.onnx", "record": "record.txt"}
 """Kind of file -> how its name ends behind the prefix."""
@@ -133,9 +130,7 @@ class PruneResult:
         kept = {path.resolve() for path in keep}
         written = {kind: path for kind, path in paths.items() if not (kind == "record" and path.resolve() in kept)}
         check_outputs(written, [*protect, *keep, *self.source])
-        replaced = [path.name for path in written.values() if path.exists()]
-        if replaced:
-            logger.warning("replacing earlier outputs: %s", ", ".join(replaced))
+        note_replaced(written.values())
         saved = SavedFiles(paths)
         with ExitStack() as staged:
             _, *weights = write_model(self.model, written["pruned"], ExternalNaming.ONE_FILE, staged=staged)

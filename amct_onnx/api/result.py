@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from typing import Any
 from onnx import ModelProto
 
 from amct_onnx.analyse.engine import Calibration
-from amct_onnx.api.saving import check_outputs, modified_path, output_paths
+from amct_onnx.api.saving import check_outputs, modified_path, note_replaced, output_paths
 from amct_onnx.errors import UsageError
 from amct_onnx.graph import BuiltModel, ExternalNaming
 from amct_onnx.graph.files import replacing, write_model
@@ -23,8 +22,6 @@ from amct_onnx.passes.base import PassTiming, Refusal
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.record import Record, format_record
 from amct_onnx.rewrite import OutputForm
-
-logger = logging.getLogger(__name__)
 
 _EXTERNAL_NAMING = {
     OutputForm.ASCEND: ExternalNaming.DEPLOY,
@@ -204,9 +201,7 @@ class CompressionResult:
         kept = {path.resolve() for path in keep}
         written = {kind: path for kind, path in paths.items() if not (_is_plan(kind) and path.resolve() in kept)}
         check_outputs(written, [*protect, *keep, *self.source])
-        replaced = [path.name for path in written.values() if path.exists()]
-        if replaced:
-            logger.warning("replacing earlier outputs: %s", ", ".join(replaced))
+        note_replaced(written.values())
         texts = {
             "record": format_record(self.record),
             "tensors": format_record(self.tensors),

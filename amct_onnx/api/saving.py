@@ -13,6 +13,9 @@ from amct_onnx.rewrite import OutputForm
 
 logger = logging.getLogger(__name__)
 
+_RECORD = "record.txt"
+_MODIFIED = "modified_model.onnx"
+_MODELS = (*(form.suffix for form in OutputForm), _MODIFIED, "pruned_model.onnx", "sparse_model.onnx")
 _LONGEST_NAME = 255
 # What a writer puts around a name while it writes, and behind it for external weights.
 _NAME_MARGIN = len(".") + len(".xxxxxxxx") + len(".data")
@@ -25,13 +28,13 @@ def output_paths(prefix: str | Path, forms: Iterable[OutputForm]) -> dict[str, P
         UsageError: the prefix is a folder, or nothing a file name can begin with.
     """
     endings = {form.value: form.suffix for form in forms}
-    plan = {"record": "record.txt", "tensors": "tensors.txt", "quant_json": "quant.json"}
+    plan = {"record": _RECORD, "tensors": "tensors.txt", "quant_json": "quant.json"}
     return prefixed_paths(prefix, {**endings, **plan})
 
 
 def modified_path(prefix: str | Path) -> Path:
     """The file of a float model that is neither the source nor quantized."""
-    return prefixed_paths(prefix, {"modified": "modified_model.onnx"})["modified"]
+    return prefixed_paths(prefix, {"modified": _MODIFIED})["modified"]
 
 
 def prefixed_paths(prefix: str | Path, endings: Mapping[str, str]) -> dict[str, Path]:
@@ -55,10 +58,26 @@ def prefixed_paths(prefix: str | Path, endings: Mapping[str, str]) -> dict[str, 
 
 
 def note_replaced(paths: Iterable[Path]) -> None:
-    """Log which files of an earlier run are about to be replaced."""
-    replaced = [path.name for path in paths if path.exists()]
-    if replaced:
-        logger.warning("replacing earlier outputs: %s", ", ".join(replaced))
+    """Log which files of an earlier run are about to be replaced, and which models thereby lose their record."""
+    written = list(paths)
+    replaced = [path for path in written if path.exists()]
+    if not replaced:
+        return
+    logger.warning("replacing earlier outputs: %s", ", ".join(path.name for path in replaced))
+    for record in replaced:
+        bereft = [path.name for path in _models_of(record) if path not in written and path.exists()]
+        if bereft:
+            logger.warning(
+                "%s was the record of %s; give each command a prefix of its own", record.name, ", ".join(bereft)
+            )
+
+
+def _models_of(record: Path) -> list[Path]:
+    """What models of the same prefix would be called; none of a file that is no record."""
+    if not record.name.endswith(f"_{_RECORD}"):
+        return []
+    beginning = record.name.removesuffix(_RECORD)
+    return [record.with_name(f"{beginning}{ending}") for ending in _MODELS]
 
 
 def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:

@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         strict=arguments.strict,
     )
     paths = result.save(arguments.output, keep=keep)
+    if result.modified is not None:
+        console.say(f"what the record takes out went first, and the rest was quantized: {paths['modified']}")
     show_result(console, result, paths)
     console.result(result_json(result, paths))
     return 0

@@ -18,14 +18,16 @@ from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.errors import UsageError
 
 _SIZE = re.compile(r"0{,3}[1-9][0-9]{,4}")
+_ARRAY_ENDINGS = (".npz", ".npy")
 _BIN_FLAGS = ("input_shape", "data_types")
 IMAGE_FLAGS = ("mean", "std", "resize", "crop", "color", "layout", "no_scale", "batch")
 
 
-def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags beside ``--data`` for raw files and images."""
+def add_data_flags(parser: argparse.ArgumentParser, *, sizes: str = "") -> None:
+    """Flags beside ``--data`` for raw files and images; `sizes` says what shapes mean without it."""
     raw = parser.add_argument_group("data: folders of raw .bin files (one folder per input, with ; between)")
-    raw.add_argument("--input-shape", metavar="LIST", help='shape of each input, in order: "x:1,3,224,224;ids:1,16"')
+    shapes = 'shape of each input, in order: "x:1,3,224,224;ids:1,16"'
+    raw.add_argument("--input-shape", metavar="LIST", help=f"{shapes}{sizes}")
     raw.add_argument("--data-types", metavar="LIST", help='type of each input: "float32;int64" (default: float32)')
     images = parser.add_argument_group("data: a folder of images (png, jpg, bmp, webp; steps in this order)")
     images.add_argument("--resize", metavar="SIZE", help="256: shorter side; 256x192: width x height (default: none)")
@@ -58,7 +60,7 @@ def feeds_from(
         return None
     folders = parse_folders(arguments.data)
     path = Path(arguments.data)
-    if arguments.input_shape or (len(folders) > 1 and not path.exists()) or _holds(path, BIN_ENDINGS):
+    if _is_raw(path, folders, has_shapes=bool(arguments.input_shape)):
         refuse_flags(arguments, IMAGE_FLAGS, "concerns images, not raw files")
         return _raw(arguments, folders)
     refuse_flags(arguments, _BIN_FLAGS, "concerns folders of .bin files")
@@ -68,10 +70,23 @@ def feeds_from(
     return find_feeds(path)
 
 
+def _is_raw(path: Path, folders: tuple[Path, ...], *, has_shapes: bool) -> bool:
+    if (len(folders) > 1 and not path.exists()) or _holds(path, BIN_ENDINGS):
+        return True
+    # Shapes speak of raw files, unless the data is plainly of another kind.
+    return has_shapes and not any(_holds_only(path, endings) for endings in (_ARRAY_ENDINGS, IMAGE_ENDINGS))
+
+
+def _holds_only(path: Path, endings: tuple[str, ...]) -> bool:
+    if path.is_dir():
+        return bool(files_in(path, endings)) and not files_in(path, BIN_ENDINGS)
+    return path.suffix.lower() in endings
+
+
 def _holds(path: Path, endings: tuple[str, ...]) -> bool:
     if path.is_dir():
         # Arrays come first where a folder holds pictures besides.
-        return bool(files_in(path, endings)) and not files_in(path, (".npz", ".npy"))
+        return bool(files_in(path, endings)) and not files_in(path, _ARRAY_ENDINGS)
     return path.suffix.lower() in endings
 
 

@@ -279,7 +279,7 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer's channels whole (repeatable)"
     )
-    add_data_flags(parser)
+    add_data_flags(parser, sizes="; without --data, sizes to take for free ones")
     _add_json(parser)
     parser.set_defaults(run=prune.run)
 
@@ -309,7 +309,7 @@ def _add_sparsify(commands: argparse._SubParsersAction, common: argparse.Argumen
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer as it is (repeatable)"
     )
-    add_data_flags(parser)
+    add_data_flags(parser, sizes="; without --data, sizes to take for free ones")
     _add_json(parser)
     parser.set_defaults(run=sparsify.run)
 

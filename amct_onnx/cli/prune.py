@@ -85,6 +85,7 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
         for group in report.groups
     ]
     console.table(("layers", "channels", "parameters", "multiply-adds", "prunable"), rows)
+    console.say("parameters and multiply-adds: of the layers that make the channels and of those that read them")
     free = sum(group.is_prunable for group in report.groups)
     console.say(f"{free} of {len(report.groups)} groups can be pruned; {_costs(report)}")
     for note in report.notes:

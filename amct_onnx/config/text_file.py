@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 
 from amct_onnx.errors import ConfigError
-from amct_onnx.prototext import TextError, decode
+from amct_onnx.prototext import TextError, decode, is_model_name
 
 
 def read_config(path: str | os.PathLike[str]) -> str:
     """The text of a config file; raises :class:`ConfigError` where it cannot be read or is no text."""
     name = os.fspath(path)
+    if is_model_name(name):
+        raise ConfigError(f"{name} is called like a model, but a config is wanted here; give the config file")
     try:
         return decode(Path(path).read_bytes())
     except OSError as fault:

@@ -33,22 +33,36 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> tuple[ModelProto,
         The model and the folder its external weights are relative to (None for a ModelProto).
 
     Raises:
-        ModelError: the file is missing, unreadable or not an ONNX model.
+        ModelError: the file is missing, unreadable or not an ONNX model, or `source` is neither of these.
     """
     if isinstance(source, ModelProto):
         return source, None
-    path = Path(source)
+    try:
+        path = Path(source)
+    except TypeError as error:
+        kind = type(source).__name__
+        remedy = "give a path or a ModelProto (of a result of ours: .to_proto())"
+        raise ModelError(f"the model is a {kind}; {remedy}") from error
     try:
         proto = onnx.load_model(str(path), load_external_data=False)
     except OSError as error:
         raise ModelError(f"{path}: cannot read the model: {error.strerror or error}; check the path") from error
     except _UNREADABLE as error:
-        raise ModelError(f"{path}: this is not an ONNX model (binary protobuf expected); export it again") from error
+        remedy = "it is text; give the .onnx file" if _is_text(path) else "export it again"
+        raise ModelError(f"{path}: this is not an ONNX model (binary protobuf expected); {remedy}") from error
     if not proto.graph.node:
         raise ModelError(f"{path}: the file holds no ONNX graph with nodes; export it again")
     if path.is_symlink():
         _follow_links(proto, path)
     return proto, path.resolve().parent
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a file looks like a record or a config, given where a model is wanted."""
+    try:
+        return "\0" not in path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
 
 
 def _follow_links(proto: ModelProto, path: Path) -> None:

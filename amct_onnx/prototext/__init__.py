@@ -8,7 +8,7 @@ at the first fault. This reader is driven by the same descriptors, and knows not
 from amct_onnx.prototext.blocks import Block, Field, Problem
 from amct_onnx.prototext.reader import read_text
 from amct_onnx.prototext.schema import FieldSpec, Kind, MessageSpec, message_spec
-from amct_onnx.prototext.source import Source, TextError, decode
+from amct_onnx.prototext.source import Source, TextError, decode, is_model_name
 
 __all__ = [
     "Block",
@@ -20,6 +20,7 @@ __all__ = [
     "Source",
     "TextError",
     "decode",
+    "is_model_name",
     "message_spec",
     "read_text",
 ]

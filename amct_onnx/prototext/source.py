@@ -37,6 +37,11 @@ class Source:
         return TextError(message, line=line, column=offset - self._line_starts[line - 1] + 1)
 
 
+def is_model_name(name: str) -> bool:
+    """Whether a file is called like an ONNX model, given where a text is wanted."""
+    return name.lower().endswith(".onnx")
+
+
 def decode(data: bytes) -> str:
     """Return the text of a file's bytes without its byte order mark; raises :class:`TextError` if they are not text."""
     try:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from amct_onnx.errors import RecordError
 from amct_onnx.proto.scale_offset_record import ScaleOffsetRecord
-from amct_onnx.prototext import Block, Source, TextError, decode, message_spec, read_text
+from amct_onnx.prototext import Block, Source, TextError, decode, is_model_name, message_spec, read_text
 from amct_onnx.record.build import build_record
 from amct_onnx.record.check import check_record
 from amct_onnx.record.findings import raise_errors
@@ -23,6 +23,8 @@ _Result = TypeVar("_Result")
 def load_record(path: str | os.PathLike[str], *, strict: bool = False) -> LoadedRecord:
     """Read a record file; see :func:`parse_record`. The path is what errors name."""
     name = os.fspath(path)
+    if is_model_name(name):
+        raise RecordError(f"{name} is called like a model, but a record (*_record.txt) is wanted here; swap the two")
     try:
         data = Path(path).read_bytes()
     except OSError as fault:

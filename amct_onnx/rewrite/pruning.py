@@ -184,6 +184,11 @@ def units_of_records(prunable: Prunable, records: Iterable[PruneRecord], source:
                 )
             units.append(units_at(producers[node.name], prunable.flow, node.prune_index or ()))
         together = np.unique(np.concatenate(units)) if units else np.zeros(0, np.int64)
+        if record.producers and not together.size:
+            raise RecordError(
+                f"{source}: prune_record of '{record.producers[0].name}': no prune_index says which channels go; prune "
+                "the model again, or delete the prune_record"
+            )
         _check_free(prunable.flow, together, record, source)
         _check_followers(prunable, together, record, source)
         found.append(together)

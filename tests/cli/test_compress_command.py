@@ -100,9 +100,12 @@ def test_a_trial_says_where_it_flatters_and_a_model_that_was_not_fitted_what_it_
         assert unsaid not in out
 
 
-def test_without_recovery_the_record_is_applied_to_the_source(here) -> None:
+def test_without_recovery_the_record_is_applied_to_the_source(here, capsys) -> None:
     assert main([*COMMAND, "--quiet", "--no-recover"]) == 0
-    assert main(["apply", "m.onnx", "--record", "out/m_record.txt", "-o", "again/m", "--quiet"]) == 0
+    assert main(["apply", "m.onnx", "--record", "out/m_record.txt", "-o", "again/m"]) == 0
+    assert (
+        "what the record takes out went first, and the rest was quantized: again/m_modified" in capsys.readouterr().out
+    )
     for name in ("m_qdq_model.onnx", "m_modified_model.onnx"):
         assert Path("again", name).read_bytes() == Path("out", name).read_bytes()
     assert main(["record", "check", "out/m_record.txt", "--model", "m.onnx"]) == 0

@@ -77,6 +77,8 @@ def test_images(here) -> None:
         (("--data", "x;nope", "--input-shape", "x:2,4;ids:2"), "nope: no such folder"),
         (("--data", "x", "--input-shape", "x:2,4", "--mean", "1"), "--mean concerns images, not raw files"),
         (("--data", "arrays", "--data-types", "int8"), "--data-types concerns folders of .bin files"),
+        (("--data", "arrays", "--input-shape", "x:2,4"), "--input-shape concerns folders of .bin files"),
+        (("--data", "arrays/a.npz", "--input-shape", "x:2,4"), "--input-shape concerns folders of .bin files"),
         (("--data", "arrays", "--crop", "4"), "--crop concerns images, and arrays holds none"),
         (("--data", "arrays", "--no-scale"), "--no-scale concerns images"),
         (("--statistics", "s.npz", "--batch", "4"), "--batch belongs to --data, which is not given"),

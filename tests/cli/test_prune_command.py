@@ -190,7 +190,7 @@ PRUNE = ["prune", "m.onnx", "-o", "out/m"]
         (["--config", "my.cfg", "--ascend-optimized"], "--config and --ascend-optimized exclude each other"),
         (["--config", "my.cfg", "--skip", "second"], "--config and --skip exclude each other"),
         (["--config", "no.cfg"], r"no\.cfg cannot be read: No such file"),
-        (["--config", "m.onnx"], r"m\.onnx, line 1.*(zero byte|not UTF-8)"),
+        (["--config", "m.onnx"], r"m\.onnx is called like a model, but a config"),
         (["--ratio", "0.001"], "no channel of the model can be pruned; .*0.001 of 8 channels rounds to none"),
         (["--ratio", "0.5", "--input-shape", "x:1,3,0,8"], r"\[1, 3, 0, 8\] of input 'x' holds nothing"),
         (["--ratio", "0.5", "--skip", "relu"], "--skip: 'relu' is a Relu, which has no weight; name layers"),
@@ -598,4 +598,6 @@ def test_image_flags_are_named(here, capsys) -> None:
 
 def test_inspect_shows_the_sizes_taken(here, capsys) -> None:
     assert main(["inspect", "m.onnx", "--prune"]) == 0
-    assert re.search(r"multiply-adds in one sample, with x:2,3,8,8$", capsys.readouterr().out.strip())
+    out = capsys.readouterr().out
+    assert "of the layers that make the channels and of those that read them" in out
+    assert re.search(r"multiply-adds in one sample, with x:2,3,8,8$", out.strip())

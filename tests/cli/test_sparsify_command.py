@@ -82,6 +82,48 @@ def test_a_compensated_record_is_applied_to_the_sparse_model(here, capsys) -> No
     assert Path("b_sparse_model.onnx").read_bytes() == Path("a_sparse_model.onnx").read_bytes()
 
 
+def test_checking_a_compensated_record_says_what_it_gives(here, capsys) -> None:
+    assert main(["sparsify", "m.onnx", "-o", "a", "--data", ".", "--quiet"]) == 0
+    for model, note in (("m.onnx", "its weights were fitted"), ("a_sparse_model.onnx", "")):
+        capsys.readouterr()
+        assert main(["record", "check", "a_record.txt", "--model", model, "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["note"].startswith(note)
+        assert ("--structure-only" in err) is bool(note)
+        assert "a_record.txt: 2 prune records; no fault found" in err
+
+
+def test_files_in_each_others_place(here, capsys) -> None:
+    assert main(["sparsify", "m.onnx", "-o", "a", "--quiet"]) == 0
+    for command, words in (
+        (["record", "check", "m.onnx", "--model", "a_record.txt"], "m.onnx is called like a model, but a record"),
+        (["apply", "a_record.txt", "--record", "m.onnx", "-o", "b"], "m.onnx is called like a model, but a record"),
+        (["apply", "a_record.txt", "--record", "a_record.txt", "-o", "b"], "a_record.txt: this is not an ONNX model"),
+        (["sparsify", "a_record.txt", "-o", "b"], "it is text; give the .onnx file"),
+        (["sparsify", "m.onnx", "--config", "m.onnx", "-o", "b"], "m.onnx is called like a model, but a config"),
+    ):
+        assert main(command) in (1, 2)
+        out, err = capsys.readouterr()
+        assert words in out + err
+
+
+def test_a_prefix_used_twice_takes_the_record_from_the_first_model(here, capsys) -> None:
+    for command, words in (
+        (["sparsify", "m.onnx"], ""),
+        (["sparsify", "m.onnx"], "WARNING: replacing earlier outputs: a_sparse_model.onnx, a_record.txt\n"),
+        (
+            ["prune", "m.onnx", "--ratio", "0.5"],
+            "a_record.txt was the record of a_sparse_model.onnx; give each command",
+        ),
+        (["quantize", "m.onnx", "--data", "."], "a_record.txt was the record of a_pruned_model.onnx, a_sparse_model"),
+    ):
+        capsys.readouterr()
+        assert main([*command, "-o", "a"]) == 0
+        err = capsys.readouterr().err
+        assert words in err
+        assert ("was the record of" in err) is ("was the record of" in words)
+
+
 def test_flags_that_do_not_fit(here, capsys) -> None:
     for flags, words in (
         (["--selection", "compensated"], "--selection compensated chooses by --data; give --data, or choose l1"),

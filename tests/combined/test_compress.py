@@ -210,8 +210,15 @@ def test_a_config_without_quantization_gives_the_modified_model_alone(done, tmp_
 
 
 def test_what_cannot_be_done_is_an_error(done, tmp_path) -> None:
-    with pytest.raises(ConfigError, match="holds no prune_config"):
-        done("batch_num: 2")
+    every = "".join(f'skip_layers: "{name}" ' for name in ("first", "second", "last"))
+    for text, words in (
+        ("batch_num: 2", "asks for nothing .*; add a prune_config, a retrain_data_quant_config"),
+        (INT8 + every, "asks for nothing .*skip fewer layers"),
+        (FILTER + every, "leaves no layer to prune"),
+        (SPARSE + every, "leaves no layer to thin out"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            done(text)
     with pytest.raises(ArgumentError, match="data is needed"):
         amct_onnx.compress(network(), None, config=tmp_path / "my.cfg")
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from amct_onnx import ConfigError, PruneResult, UsageError, prune, resolve_prune_config, sparsify
+from amct_onnx import ConfigError, ModelError, PruneResult, UsageError, prune, resolve_prune_config, sparsify
+from amct_onnx.api import trial
 from amct_onnx.config.retrain import FilterPruning, parse_retrain_request
 from amct_onnx.errors import NothingToCompressError
 from tests.config.retrain_examples import EXAMPLES, with_names
@@ -215,3 +216,34 @@ def test_a_resolved_config_works_for_its_model_alone() -> None:
     assert channels(prune(CHAIN, config=resolved)) == {"stem": 48, "up": 24, "mid": 36, "head": 5}
     with pytest.raises(ConfigError, match="was resolved for another model: only one of them has layer 'head'"):
         prune(SUM, config=resolved)
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (1, "0.01 of 8 channels rounds to none"),
+        (2, "0.01 of 8 channels in 2 equal blocks is less than one of each"),
+    ],
+)
+def test_a_ratio_too_small_for_any_channel(groups: int, words: str) -> None:
+    model = parse(
+        f"[first] a = Conv<group = {groups}>(x, w) [last] y = Conv(a, v)",
+        "float[n,4,8,8] x",
+        "float[n,4,8,8] y",
+        {"w": normal(8, 4 // groups, 1, 1), "v": normal(4, 8, 1, 1)},
+    )
+    with pytest.raises(NothingToCompressError, match=f"'first': {words};"):
+        prune(model, ratio=0.01)
+
+
+def test_speeds_are_those_of_the_fastest_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine slows single runs down, and none is faster than it can be."""
+    monkeypatch.setattr(trial, "time_runs", lambda *_, **__: {"float": [2.0, 9.0, 9.0], "tried": [90.0, 1.0, 90.0]})
+    result = prune(CHAIN, [{"x": normal(4, 3, 8, 8)}], ratio=0.5)
+    assert [one.speed_up for one in result.report.trials] == [2.0]
+
+
+def test_a_result_is_no_model() -> None:
+    result = prune(CHAIN, ratio=0.5)
+    with pytest.raises(ModelError, match=r"the model is a BuiltModel; give a path or a ModelProto .*to_proto"):
+        prune(result.model, ratio=0.5)
