@@ -65,12 +65,8 @@ def feeds_from(
         return None
     folders = parse_folders(arguments.data)
     path = Path(arguments.data)
-    is_one_feed = path.is_file() and path.suffix.lower() not in BIN_ENDINGS
-    if (
-        (arguments.input_shape and not is_one_feed)
-        or (len(folders) > 1 and not path.exists())
-        or _holds(path, BIN_ENDINGS)
-    ):
+    are_folders = arguments.input_shape and not path.is_file()
+    if are_folders or (len(folders) > 1 and not path.exists()) or _holds(path, BIN_ENDINGS):
         refuse_flags(arguments, IMAGE_FLAGS, "concerns images, not raw files")
         return _raw(arguments, folders)
     refuse_flags(arguments, _BIN_FLAGS, "concerns folders of .bin files")
