@@ -23,11 +23,17 @@ _BIN_FLAGS = ("input_shape", "data_types")
 IMAGE_FLAGS = ("mean", "std", "resize", "crop", "color", "layout", "no_scale", "batch")
 
 
-def add_data_flags(parser: argparse.ArgumentParser, *, sizes: str = "") -> None:
-    """Flags beside ``--data`` for raw files and images; `sizes` says what shapes mean without it."""
+def add_data_flags(parser: argparse.ArgumentParser, *, takes_sizes: bool = False) -> None:
+    """Flags beside ``--data`` for raw files and images.
+
+    Args:
+        parser: of one command.
+        takes_sizes: whether the command takes sizes of inputs without data, too.
+    """
+    sizes = "; without --data sizes to take for free ones" if takes_sizes else ""
     raw = parser.add_argument_group("data: folders of raw .bin files (one folder per input, with ; between)")
-    shapes = 'shape of each input, in order: "x:1,3,224,224;ids:1,16"'
-    raw.add_argument("--input-shape", metavar="LIST", help=f"{shapes}{sizes}")
+    shapes = f'shape of each input, in order: "x:1,3,224,224;ids:1,16"{sizes}'
+    raw.add_argument("--input-shape", metavar="LIST", help=shapes)
     raw.add_argument("--data-types", metavar="LIST", help='type of each input: "float32;int64" (default: float32)')
     images = parser.add_argument_group("data: a folder of images (png, jpg, bmp, webp; steps in this order)")
     images.add_argument("--resize", metavar="SIZE", help="256: shorter side; 256x192: width x height (default: none)")

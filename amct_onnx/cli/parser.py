@@ -275,11 +275,15 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
         help="an AMCT config of a search (.cfg) with a compress_ratio; takes the place of --saving, and of all that "
         "--config does",
     )
-    parser.add_argument("--ascend-optimized", action="store_true", help="leave a multiple of 16 channels")
+    parser.add_argument(
+        "--ascend-optimized",
+        action="store_true",
+        help="leave a multiple of 16 channels (with --saving a multiple of 8 stays without this)",
+    )
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer's channels whole (repeatable)"
     )
-    add_data_flags(parser, sizes="; without --data, sizes to take for free ones")
+    add_data_flags(parser, takes_sizes=True)
     _add_json(parser)
     parser.set_defaults(run=prune.run)
 
@@ -309,7 +313,7 @@ def _add_sparsify(commands: argparse._SubParsersAction, common: argparse.Argumen
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer as it is (repeatable)"
     )
-    add_data_flags(parser, sizes="; without --data, sizes to take for free ones")
+    add_data_flags(parser, takes_sizes=True)
     _add_json(parser)
     parser.set_defaults(run=sparsify.run)
 

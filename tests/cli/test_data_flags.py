@@ -53,6 +53,12 @@ def test_raw_files_are_float32_unless_said(here) -> None:
     assert load_record("out/m_record.txt").record == wanted
 
 
+def test_a_shape_belongs_to_raw_files_and_not_to_arrays(here, capsys) -> None:
+    arguments = ["quantize", "one.onnx", "--data", "arrays/a.npz", "--input-shape", "x:1,3,4,4", "-o", "out/m"]
+    assert main(arguments) == 2
+    assert "--input-shape concerns folders of .bin files; leave it out" in capsys.readouterr().err
+
+
 def test_images(here) -> None:
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (2, 6, 8, 3), np.uint8)

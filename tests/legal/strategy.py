@@ -8,23 +8,26 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from hypothesis import assume
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from tests.legal import steps
+from tests.legal import channel_steps, steps
 from tests.legal.writer import NODE_NAMES, TENSOR_NAMES, Value, Writer
 from tests.models import Array
 
 SHAPES = ((2, 4, 6, 5), (1, 2, 5, 5), (3, 4, 7), (2, 3, 4), (3, 6), (1, 2, 3, 4, 4))
+CHANNEL_SHAPES = ((2, 4, 6, 5), (1, 2, 5, 5), (3, 4, 7), (3, 6), (2, 5, 8))
 OLDEST = 7
 
 
 class Case:
-    """A model and two feeds; printed as text when a test fails."""
+    """A model and two feeds, and a share of its channels; printed as text when a test fails."""
 
-    def __init__(self, model: ModelProto, feeds: list[dict[str, Array]]) -> None:
+    def __init__(self, model: ModelProto, feeds: list[dict[str, Array]], ratio: float = 0.5) -> None:
         self.model = model
         self.feeds = feeds
+        self.ratio = ratio
 
     def __repr__(self) -> str:
         return onnx.printer.to_text(self.model)
@@ -51,14 +54,25 @@ def newest_opset() -> int:
 
 
 @st.composite
+def channel_cases(draw: Any) -> Case:
+    """A model of a few steps between two layers, and how much of them goes."""
+    writer = _writer(draw)
+    data = Value("x", draw(st.sampled_from(CHANNEL_SHAPES)))
+    writer.values.append(data)
+    latest = channel_steps.widen(writer, data)
+    for _ in range(draw(st.integers(1, 4))):
+        possible = channel_steps.ALL if draw(st.integers(0, 2)) else _possible(writer, latest)
+        latest = draw(st.sampled_from(possible))(writer, latest)
+        assume(2 <= latest.rank <= 4)
+    model = _model(writer, data, channel_steps.widen(writer, latest))
+    feeds = [{"x": writer.rng.normal(size=data.shape).astype(writer.dtype)} for _ in range(2)]
+    return Case(model, feeds, draw(st.sampled_from([0.3, 0.5, 0.9])))
+
+
+@st.composite
 def cases(draw: Any) -> Case:
     """A model of a few steps, written in any legal way."""
-    opset = draw(st.sampled_from(range(OLDEST, newest_opset() + 1)))
-    kind = draw(st.sampled_from(["float32"] * 6 + ["float16", "float64"]))
-    names = draw(st.sampled_from(sorted(NODE_NAMES))), draw(st.sampled_from(sorted(TENSOR_NAMES)))
-    storage = draw(st.sampled_from(["initializer", "node", "mixed"]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
-    writer = Writer(draw, opset, np.dtype(kind), names, storage, rng)
+    writer = _writer(draw)
     data = Value("x", draw(st.sampled_from(SHAPES)))
     writer.values.append(data)
     latest = data
@@ -68,8 +82,17 @@ def cases(draw: Any) -> Case:
         possible = _layers(latest) if step == layer else _possible(writer, latest)
         latest = draw(st.sampled_from(possible))(writer, latest)
     model = _model(writer, data, latest)
-    feeds = [{"x": rng.normal(size=data.shape).astype(kind)} for _ in range(2)]
+    feeds = [{"x": writer.rng.normal(size=data.shape).astype(writer.dtype)} for _ in range(2)]
     return Case(model, feeds)
+
+
+def _writer(draw: Any) -> Writer:
+    opset = draw(st.sampled_from(range(OLDEST, newest_opset() + 1)))
+    kind = draw(st.sampled_from(["float32"] * 6 + ["float16", "float64"]))
+    names = draw(st.sampled_from(sorted(NODE_NAMES))), draw(st.sampled_from(sorted(TENSOR_NAMES)))
+    storage = draw(st.sampled_from(["initializer", "node", "mixed"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    return Writer(draw, opset, np.dtype(kind), names, storage, rng)
 
 
 def _layers(data: Value) -> list[Any]:
