@@ -76,6 +76,6 @@ def test_what_does_not_belong_together_is_refused(folder) -> None:
         amct_onnx.save_compressed_retrain_model("p.onnx", "r.txt", "out/m")
     assert not Path("out").exists()
     Path("none.cfg").write_text("batch_num: 2")
-    with pytest.raises(ConfigError, match="none.cfg asks for nothing that this model has layers for"):
+    with pytest.raises(ConfigError, match=r"none\.cfg asks for nothing that this model has layers for"):
         amct_onnx.create_compressed_retrain_model("model.onnx", feeds(), "none.cfg", "n.txt", "n.onnx")
     assert not Path("n.onnx").exists()
