@@ -147,6 +147,8 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 import amct_onnx, amct_onnx.graph.files
 from small_models import FEED, conv_net
+# Whoever started the tests may have had interrupts ignored, which children inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 result = amct_onnx.quantize(conv_net(), [FEED], trial=False)
 stream, count = amct_onnx.graph.files.write_stream, 0
 def write_stream(*arguments):
