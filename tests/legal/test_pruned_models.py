@@ -30,6 +30,16 @@ def results(model: ModelProto, feed: dict[str, Array]) -> list[Array] | None:
     return found if all(np.isfinite(array).all() for array in found) else None
 
 
+def is_repeatable(model: ModelProto, feed: dict[str, Array]) -> bool:
+    """Whether two runs give the same; onnxruntime 1.21 reads what nobody wrote in LSTMs of two directions."""
+    runs = [run(unnamed(model), feed) for _ in range(3)]
+    return all(
+        np.array_equal(first, other, equal_nan=first.dtype.kind == "f")
+        for again in runs[1:]
+        for first, other in zip(runs[0], again, strict=True)
+    )
+
+
 def other_sizes(case: Case) -> Iterator[dict[str, Array]]:
     """The first feed, and what the model takes at other sizes of its free axes."""
     x = case.feeds[0]["x"]
@@ -89,7 +99,9 @@ def assert_unread_channels_go_without_a_trace(case: Case, record: Record) -> Non
     pruned = restored.model.to_proto()
     for feed in other_sizes(case):
         want = results(unread, feed)
-        for array, wanted in zip(run(unnamed(pruned), feed) if want else (), want or (), strict=True):
+        if want is None or not (is_repeatable(unread, feed) and is_repeatable(pruned, feed)):
+            continue
+        for array, wanted in zip(run(unnamed(pruned), feed), want, strict=True):
             largest = max(1.0, float(np.abs(wanted).max(initial=0)))
             near = _TOLERANCE.get(wanted.dtype.name, 2e-4) * largest
             np.testing.assert_allclose(array.astype(np.float64), wanted.astype(np.float64), atol=near)
