@@ -162,6 +162,7 @@ def _judged(
     }
     if keep is None:
         return {**row, "speed_up": _speed_up(workload, open_session(result.model, threads=1))}
+    keep.mkdir(parents=True, exist_ok=True)
     onnx.save(result.model.to_proto(), _kept(keep, row))
     return row
 

@@ -14,7 +14,7 @@ from amct_onnx.analyse.configurable import model_facts
 from amct_onnx.analyse.pruning.options import Importance, PruneData
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
-from amct_onnx.api.compress import ALL_FORMS, quantize
+from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target, quantize
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune import prune
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
@@ -23,6 +23,7 @@ from amct_onnx.api.prune_source import load_float, prune_source
 from amct_onnx.api.result import CompressionResult, Report
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport
+from amct_onnx.api.sparsify import as_selection
 from amct_onnx.api.thin_out import thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_models
 from amct_onnx.config.retrain import RetrainConfig
@@ -114,6 +115,8 @@ def compress(
     """
     if data is None:
         raise ArgumentError("{data} is needed: layers are quantized by what they are fed; give some")
+    forms, target = as_forms(formats), as_target(qdq_target, formats)
+    chosen = as_selection(selection or (Selection.COMPENSATED if recover else Selection.L1), data)
     given = PruneData(walkable(data, "compressing"), progress=progress)
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
@@ -133,10 +136,9 @@ def compress(
         state = outcome.record.header.weights if outcome.record.header else WeightState.RECOMPUTABLE
         structure = structure.then(outcome.model, outcome.record.prune, state)
     if resolved.sparse():
-        chosen = Selection(selection) if selection else Selection.COMPENSATED if recover else Selection.L1
         structure, thinned = _thin(structure, resolved, chosen, given)
-    result = _quantized(structure, resolved, given, formats, qdq_target)
-    timed = {OutputForm.QDQ} if QdqTarget(qdq_target) is QdqTarget.ONNXRUNTIME else set()
+    result = _quantized(structure, resolved, given, forms, target)
+    timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
     trials = try_models(whole, base_dir, result.models, source.samples if trial else (), timed=timed)
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=structure.state)
     if structure.built is not None:
@@ -180,8 +182,8 @@ def _quantized(
     structure: _Structure,
     config: RetrainConfig,
     given: PruneData,
-    formats: Sequence[OutputForm | str],
-    qdq_target: QdqTarget | str,
+    forms: Sequence[OutputForm],
+    target: QdqTarget,
 ) -> CompressionResult:
     """The structure quantized; without models where the config quantizes no layer."""
     if not config.quantized():
@@ -193,9 +195,9 @@ def _quantized(
     return quantize(
         proto,
         given.data,
-        formats=formats,
+        formats=forms,
         config=quantization_of(config, facts),
-        qdq_target=qdq_target,
+        qdq_target=target,
         trial=False,
         progress=given.progress,
     )

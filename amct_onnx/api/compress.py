@@ -97,7 +97,7 @@ def quantize(
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
     """
-    forms, target = _forms(formats), _target(qdq_target, formats)
+    forms, target = as_forms(formats), as_target(qdq_target, formats)
     choices = _Choices(
         act=_choice(ActivationAlgorithm, act or ActivationAlgorithm.MSE, "act"),
         weights=_choice(WeightAlgorithm, weights or WeightAlgorithm.MSE, "weights"),
@@ -280,7 +280,7 @@ def apply(
     Raises:
         RecordError: a file cannot be read, breaks a rule, or does not belong to the model.
     """
-    forms, target = _forms(formats), _target(qdq_target, formats)
+    forms, target = as_forms(formats), as_target(qdq_target, formats)
     if isinstance(record, str | os.PathLike) and is_tensors_file(record):
         raise RecordError(f"{os.fspath(record)}: this is a tensors file; give the *_record.txt beside it as the record")
     loaded = record if isinstance(record, Record | LoadedRecord) else load_record(record, strict=strict)
@@ -339,7 +339,8 @@ def _strength(dmq: float | None) -> float | None:
     return dmq
 
 
-def _forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:
+def as_forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:
+    """The output forms that are named; raises :class:`UsageError` where one is unknown, or there is none."""
     given = [formats] if isinstance(formats, str | OutputForm) else list(formats)
     forms = tuple(dict.fromkeys(_choice(OutputForm, form, "formats") for form in given))
     if not forms:
@@ -347,9 +348,10 @@ def _forms(formats: Sequence[OutputForm | str]) -> tuple[OutputForm, ...]:
     return forms
 
 
-def _target(qdq_target: QdqTarget | str, formats: Sequence[OutputForm | str]) -> QdqTarget:
+def as_target(qdq_target: QdqTarget | str, formats: Sequence[OutputForm | str]) -> QdqTarget:
+    """The runtime that is named; raises :class:`UsageError` where it is unknown, or without meaning for the forms."""
     target: QdqTarget = _choice(QdqTarget, qdq_target, "qdq_target")
-    if target is not QdqTarget.ONNXRUNTIME and OutputForm.QDQ not in _forms(formats):
+    if target is not QdqTarget.ONNXRUNTIME and OutputForm.QDQ not in as_forms(formats):
         raise ArgumentError(
             "{qdq_target} is '{value}', but {formats} does not name qdq; add it, or leave {qdq_target} out",
             value=target.value,

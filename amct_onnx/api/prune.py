@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from amct_onnx.analyse.feed_files import find_feeds
-from amct_onnx.analyse.feeds import walks_once
 from amct_onnx.analyse.pruning.biases import shift_bias
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.choose import choose
@@ -24,6 +22,7 @@ from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.given import walkable
 from amct_onnx.api.prune_arguments import AutoConfigSource, PruneArguments, as_auto_config, as_importance
 from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource
@@ -33,7 +32,7 @@ from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import FITTED_TO, try_pruned
-from amct_onnx.errors import ArgumentError, DataError, NothingToCompressError, RecordError
+from amct_onnx.errors import ArgumentError, NothingToCompressError, RecordError
 from amct_onnx.graph import BuiltModel, build, digest
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
@@ -131,11 +130,7 @@ def prune(
 def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneData:
     if recover and data is None:
         raise ArgumentError("{recover} fits layers on {data}; give {data}, or leave {recover} out")
-    if isinstance(data, str | os.PathLike):
-        data = find_feeds(Path(data))
-    if walks_once(data):
-        raise DataError("pruning walks over the data several times, and a generator can be walked once; give a list")
-    return PruneData(data, progress=progress)
+    return PruneData(walkable(data, "pruning"), progress=progress)
 
 
 def restore_pruned(

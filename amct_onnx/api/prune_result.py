@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ import numpy as np
 
 from amct_onnx.analyse.pruning.cost import Cost
 from amct_onnx.api.result import SavedFiles, TrialResult
-from amct_onnx.api.saving import check_outputs, note_replaced, prefixed_paths
+from amct_onnx.api.saving import prefixed_paths
+from amct_onnx.api.structure_files import save_structure
 from amct_onnx.config.retrain import FilterPruning
 from amct_onnx.config.retrain.write import format_prune_config
-from amct_onnx.graph import BuiltModel, ExternalNaming
-from amct_onnx.graph.files import replacing, write_model
+from amct_onnx.graph import BuiltModel
 from amct_onnx.record import Record, format_record
 
 ENDINGS = {"pruned": "pruned_model.onnx", "record": "record.txt"}
@@ -126,19 +125,7 @@ class PruneResult:
         Raises:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
-        paths = {**prefixed_paths(prefix, ENDINGS), **({} if config is None else {"config": config})}
-        kept = {path.resolve() for path in keep}
-        written = {kind: path for kind, path in paths.items() if not (kind == "record" and path.resolve() in kept)}
-        check_outputs(written, [*protect, *keep, *self.source])
-        note_replaced(written.values())
-        saved = SavedFiles(paths)
-        with ExitStack() as staged:
-            _, *weights = write_model(self.model, written["pruned"], ExternalNaming.ONE_FILE, staged=staged)
-            if weights:
-                saved.weights["pruned"] = tuple(weights)
-            if config is not None:
-                staged.enter_context(replacing(config)).write_bytes(self.config_text().encode())
-            if "record" in written:
-                text = format_record(self.record)
-                staged.enter_context(replacing(written["record"])).write_bytes(text.encode())
-        return saved
+        paths, texts = prefixed_paths(prefix, ENDINGS), {"record": format_record(self.record)}
+        if config is not None:
+            paths["config"], texts["config"] = config, self.config_text()
+        return save_structure(self.model, texts, paths, inputs=[*protect, *self.source], keep=keep)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from amct_onnx.api.result import SavedFiles, TrialResult
-from amct_onnx.api.saving import check_outputs, note_replaced, prefixed_paths
-from amct_onnx.graph import BuiltModel, ExternalNaming
-from amct_onnx.graph.files import replacing, write_model
+from amct_onnx.api.saving import prefixed_paths
+from amct_onnx.api.structure_files import save_structure
+from amct_onnx.graph import BuiltModel
 from amct_onnx.passes.base import Refusal
 from amct_onnx.record import Record, format_record
 
@@ -109,15 +108,5 @@ class SparsifyResult:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
         paths = prefixed_paths(prefix, ENDINGS)
-        kept = {path.resolve() for path in keep}
-        written = {kind: path for kind, path in paths.items() if not (kind == "record" and path.resolve() in kept)}
-        check_outputs(written, [*protect, *keep, *self.source])
-        note_replaced(written.values())
-        saved = SavedFiles(paths)
-        with ExitStack() as staged:
-            _, *weights = write_model(self.model, written["sparse"], ExternalNaming.ONE_FILE, staged=staged)
-            if weights:
-                saved.weights["sparse"] = tuple(weights)
-            if "record" in written:
-                staged.enter_context(replacing(written["record"])).write_bytes(format_record(self.record).encode())
-        return saved
+        texts = {"record": format_record(self.record)}
+        return save_structure(self.model, texts, paths, inputs=[*protect, *self.source], keep=keep)

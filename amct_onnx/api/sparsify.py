@@ -63,7 +63,7 @@ def sparsify(
     names = (skip,) if isinstance(skip, str) else tuple(skip)
     if config is not None:
         refuse_beside_config({"skip": names})
-    chosen = _selection(selection, data)
+    chosen = as_selection(selection, data)
     given = PruneData(walkable(data, "thinning out"), progress=progress)
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
@@ -124,7 +124,8 @@ def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record
     return Record(prune=mask_records(thin.masks), header=header)
 
 
-def _selection(wanted: Selection | str | None, data: Any) -> Selection:
+def as_selection(wanted: Selection | str | None, data: Any) -> Selection:
+    """Which weights stay; raises :class:`ArgumentError` for an unknown choice, or one that needs data."""
     if wanted is None:
         return Selection.L1 if data is None else Selection.COMPENSATED
     try:

@@ -12,8 +12,8 @@ from amct_onnx.api.result import SavedFiles
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
-from amct_onnx.cli.report import finite, show_files
-from amct_onnx.cli.trials import check_trials, say_unfitted, show_trials
+from amct_onnx.cli.report import show_structure
+from amct_onnx.cli.trials import check_trials
 from amct_onnx.cli.words import counted, few
 from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
@@ -118,15 +118,7 @@ def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: 
     """Tell what went, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
     show_pruned(console, report)
-    show_trials(console, report.trials)
-    if not report.fitted:
-        say_unfitted(console)
-    if untried:
-        console.say(f"not tried beside the float model: {untried}")
-    for note in report.notes:
-        console.say(f"note: {note}")
-    show_files(console, paths)
-    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
+    show_structure(console, report, paths, is_fitted=bool(report.fitted), untried=untried)
 
 
 def show_pruned(console: Console, report: PruneReport) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.api import CompressionResult, Report, SavedFiles
+from amct_onnx.api import CompressionResult, PruneReport, Report, SavedFiles, SparsifyReport
 from amct_onnx.cli.console import Console
-from amct_onnx.cli.trials import show_trials
+from amct_onnx.cli.trials import say_unfitted, show_trials
 from amct_onnx.cli.words import counted, few, grouped
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.rewrite import OutputForm
@@ -40,6 +40,21 @@ def show_result(console: Console, result: CompressionResult, paths: SavedFiles) 
     if console.verbose:
         show_timings(console, report, paths.seconds)
     show_files(console, paths)
+
+
+def show_structure(
+    console: Console, report: PruneReport | SparsifyReport, paths: SavedFiles, *, is_fitted: bool, untried: str
+) -> None:
+    """How a model that lost channels or weights does (or why that is not known), what to know, and the files."""
+    show_trials(console, report.trials)
+    if not is_fitted:
+        say_unfitted(console)
+    if untried:
+        console.say(f"not tried beside the float model: {untried}")
+    for note in report.notes:
+        console.say(f"note: {note}")
+    show_files(console, paths)
+    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
 
 
 def show_files(console: Console, paths: SavedFiles) -> None:

@@ -12,8 +12,8 @@ from amct_onnx.api.sparse_result import ENDINGS
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.flags import refuse_flags
-from amct_onnx.cli.report import finite, show_files
-from amct_onnx.cli.trials import check_trials, say_unfitted, show_trials
+from amct_onnx.cli.report import show_structure
+from amct_onnx.cli.trials import check_trials
 from amct_onnx.cli.words import counted, few
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
@@ -59,15 +59,7 @@ def _show(console: Console, result: SparsifyResult, paths: SavedFiles, *, is_fit
     """Tell what became zero, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
     show_thinned(console, report)
-    show_trials(console, report.trials)
-    if not is_fitted:
-        say_unfitted(console)
-    if untried:
-        console.say(f"not tried beside the float model: {untried}")
-    for note in report.notes:
-        console.say(f"note: {note}")
-    show_files(console, paths)
-    console.result(finite({**report.to_dict(), "files": {kind: str(path) for kind, path in paths.items()}}))
+    show_structure(console, report, paths, is_fitted=is_fitted, untried=untried)
 
 
 def show_thinned(console: Console, report: SparsifyReport) -> None:

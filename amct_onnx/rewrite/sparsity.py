@@ -150,8 +150,13 @@ def most_kept(mask: Mask, layer: SparseLayer) -> int:
 
 def _check_shared(sparsifiable: Sparsifiable, masks: Mapping[str, Mask], source: str) -> None:
     """Layers that share a weight must have the same mask."""
+    checked: set[int] = set()
     for name, mask in masks.items():
-        for other in sparsifiable.layers[name].shares:
+        layer = sparsifiable.layers[name]
+        if id(layer.weight) in checked:
+            continue
+        checked.add(id(layer.weight))
+        for other in layer.shares:
             if other not in masks or not np.array_equal(masks[other], mask):
                 what = "has no mask" if other not in masks else "has another mask"
                 raise RecordError(

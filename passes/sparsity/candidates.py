@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from amct_onnx.passes.sparsity.input_axis import InputAxis, input_axis
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 GROUP, KEPT = 4, 2
 """Of every `GROUP` weights along the input channels `KEPT` stay."""
+
+Way: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 _COMPUTED = "its weight is computed at run time, not a constant"
 _FOLD = "fold constants before export"
@@ -68,10 +71,11 @@ def find_candidates(model: Model, left: Mapping[str, str] | None = None) -> Cand
     left = left or {}
     layers: list[SparseLayer] = []
     refusals: list[Refusal] = []
+    readers: dict[int, tuple[str, ...]] = {}
     for node in model.nodes():
         if node.op not in OPERATORS or spec_of(node).weight is None:
             continue
-        found = _layer(node)
+        found = _layer(node, readers)
         reason = (left[str(node.name)], "") if node.name in left else _obstacle(node, found)
         if reason is not None:
             refusals.append(Refusal(str(node.name), str(node.op), *reason))
@@ -80,8 +84,8 @@ def find_candidates(model: Model, left: Mapping[str, str] | None = None) -> Cand
     return _without_torn(layers, refusals)
 
 
-def _layer(node: Node) -> SparseLayer | None:
-    """The layer with its constant weight; None where it has none, or two."""
+def _layer(node: Node, readers: dict[int, tuple[str, ...]]) -> SparseLayer | None:
+    """The layer with its constant weight; None where it has none, or two. Of a weight the readers are found once."""
     constants = [(index, resolve_constant(tensor)) for index, tensor in enumerate(node.inputs[:2])]
     usual = constants[1][1] if len(constants) > 1 else None
     first = constants[0][1] if node.op == "MatMul" else None
@@ -91,7 +95,9 @@ def _layer(node: Node) -> SparseLayer | None:
     if weight is None or len(weight.shape) < 2:
         return None
     axis = input_axis(node, index, tuple(int(size) for size in weight.shape))
-    return SparseLayer(node, index, weight, axis, tuple(dict.fromkeys(_readers(weight))))
+    if id(weight) not in readers:
+        readers[id(weight)] = tuple(dict.fromkeys(_readers(weight)))
+    return SparseLayer(node, index, weight, axis, readers[id(weight)])
 
 
 def _readers(weight: Constant) -> Iterable[str]:
@@ -122,16 +128,24 @@ def _obstacle(node: Node, layer: SparseLayer | None) -> tuple[str, str] | None:
 
 def _without_torn(layers: list[SparseLayer], refusals: list[Refusal]) -> Candidates:
     """Leave out layers whose weight something else reads, or reads another way: it would lose weights as well."""
-    axes: dict[tuple[str, int], set[tuple[object, ...]]] = {}
+    ways: dict[int, dict[str, Way]] = {}
     for layer in layers:
-        axes.setdefault((layer.name, id(layer.weight)), set()).add((layer.axis.channels.view, layer.axis.channels.axes))
+        ways.setdefault(id(layer.weight), {})[layer.name] = _way(layer)
+    torn: dict[tuple[int, Way], str | None] = {}
     stay: list[SparseLayer] = []
     for layer in layers:
-        own = axes[layer.name, id(layer.weight)]
-        torn = [name for name in layer.shares if axes.get((name, id(layer.weight))) != own]
-        if torn:
-            reason = f"'{torn[0]}' reads its weight, too, and is not thinned out in the same way"
-            refusals.append(Refusal(layer.name, layer.op_type, reason, "give each a weight of its own"))
-        else:
+        key = (id(layer.weight), _way(layer))
+        if key not in torn:
+            own = ways[key[0]]
+            torn[key] = next((name for name in layer.shares if own.get(name) != key[1]), None)
+        if torn[key] is None:
             stay.append(layer)
+            continue
+        reason = f"'{torn[key]}' reads its weight, too, and is not thinned out in the same way"
+        refusals.append(Refusal(layer.name, layer.op_type, reason, "give each a weight of its own"))
     return Candidates(tuple(stay), tuple(refusals))
+
+
+def _way(layer: SparseLayer) -> Way:
+    """Where a layer finds its input channels in the weight."""
+    return layer.axis.channels.view, layer.axis.channels.axes

@@ -12,7 +12,7 @@ from onnx import ModelProto, numpy_helper
 
 import amct_onnx
 from amct_onnx import CombinedResult, OutputForm
-from amct_onnx.errors import ArgumentError, ConfigError, RecordError
+from amct_onnx.errors import ArgumentError, ConfigError, RecordError, UsageError
 from amct_onnx.record import WeightState
 from tests.models import Array, initializers, normal, parse, run
 
@@ -219,6 +219,9 @@ def test_what_cannot_be_done_is_an_error(done, tmp_path) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             done(text)
+    for argument, word in (("selection", "choose from l1"), ("formats", "unknown"), ("qdq_target", "unknown")):
+        with pytest.raises(UsageError, match=word):
+            done(SPARSE, **{argument: "nothing"})
     with pytest.raises(ArgumentError, match="data is needed"):
         amct_onnx.compress(network(), None, config=tmp_path / "my.cfg")
 
