@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence, check_finite, evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
+from amct_onnx.analyse.resume import Resumed, alive_before
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import Model, build, constant_array
 from amct_onnx.graph.edit import replace_input
@@ -75,11 +77,16 @@ def refit(
     Raises:
         DataError: no layer is fed anything finite.
     """
-    size = -(-len(layers) // walks)
+    size = max(1, -(-len(layers) // walks))
+    stages = [layers[begin : begin + size] for begin in range(0, len(layers), size)]
+    both = Resumed(), Resumed()
     found: dict[str, Evidence] = {}
-    for begin in range(0, len(layers), max(1, size)):
-        stage = layers[begin : begin + size]
-        seen = _moments(model, stage, proto, base_dir, given)
+    for stage, following in zip_longest(stages, stages[1:], fillvalue=()):
+        fitted = build(model)
+        # The pruned model changes from this stage on, the float model nowhere.
+        both[0].begin(proto, base_dir, {_result(layer.node) for layer in stage}, _alive_before(proto, following))
+        both[1].begin(fitted, None, {_read(layer.node) for layer in stage}, _alive_before(fitted.skeleton, stage))
+        seen = _moments(both, stage, given)
         for layer in stage:
             name = str(layer.node.name)
             is_fitted = _fit(model, layer, seen[name], fit or fit_layer)
@@ -88,33 +95,34 @@ def refit(
     return found
 
 
+def _alive_before(proto: ModelProto, layers: Sequence[RefitLayer]) -> frozenset[str]:
+    """What is alive before some layers run."""
+    return alive_before(proto, {_result(layer.node) for layer in layers})
+
+
 def _moments(
-    model: Model, layers: Sequence[RefitLayer], proto: ModelProto, base_dir: Path | None, given: FittingData
+    models: tuple[Resumed, Resumed], layers: Sequence[RefitLayer], given: FittingData
 ) -> dict[str, list[Moments]]:
-    """What the layers read in the pruned model, with what they give in the float model."""
+    """What the layers read in the pruned model, the second, with what they give in the float model, the first."""
     views = {str(layer.node.name): LayerView(layer.node) for layer in layers}
     seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
     rng = np.random.default_rng(given.seed)
-    pruned = build(model).to_proto()
-    wanted = [{_result(layer.node) for layer in layers}, {str(layer.node.inputs[0].name) for layer in layers}]
 
     def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for layer in layers:
             name = str(layer.node.name)
-            x, y = tensors[1][str(layer.node.inputs[0].name)], tensors[0][_result(layer.node)]
+            x, y = tensors[1][_read(layer.node)], tensors[0][_result(layer.node)]
             axis = 1 if layer.node.op == "Conv" else -1
             rows, results = views[name].rows(x, np.compress(layer.results, y, axis=axis), rng)
             for group, moments in enumerate(seen[name]):
                 moments.update(rows[:, group], results[:, group], feed)
 
-    walk_together(
-        [(proto, base_dir, wanted[0]), (pruned, None, wanted[1])],
-        given.data,
-        take,
-        limit=given.feeds,
-        progress=given.progress,
-    )
+    walk_together(models, given.data, take, limit=given.feeds, progress=given.progress)
     return seen
+
+
+def _read(node: Node) -> str:
+    return str(node.inputs[0].name)
 
 
 def _result(node: Node) -> str:

@@ -17,6 +17,7 @@ from amct_onnx.analyse.fitting.moments import RIDGE, Moments
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.pruning.elimination import ReaderView
 from amct_onnx.analyse.pruning.gates import GateView, gate_view
+from amct_onnx.analyse.resume import Resumed
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import known_constant
@@ -115,7 +116,9 @@ def _watched(
                 moments.update(rows[:, group], results[:, group], feed)
 
     wanted = {name for view in views for name in view.watched}
-    walk_together([(proto, base_dir, wanted)], given.data, take, limit=given.feeds, progress=given.progress)
+    float_model = Resumed()
+    float_model.begin(proto, base_dir, wanted)
+    walk_together([float_model], given.data, take, limit=given.feeds, progress=given.progress)
     return seen
 
 
