@@ -102,7 +102,7 @@ class _Reader:
         self._inverse -= spread.T @ spread
         ends = np.cumsum([len(self._columns[unit]) for unit in units])
         costs = np.cumsum(np.append(0.0, np.square(lost).sum(axis=1)))[ends]
-        return np.diff(costs, prepend=0.0) * self._share
+        return np.asarray(np.diff(costs, prepend=0.0) * self._share)
 
 
 def _power_of_two(variances: Matrix) -> float:
@@ -128,7 +128,9 @@ def eliminate(group: Group, views: Sequence[ReaderView], count: int) -> Eliminat
         current = np.full(group.units.size, np.inf)
         units = np.flatnonzero(group.is_free & ~gone)
         current[units] = sum((reader.costs(units) for reader in readers), np.zeros(len(units)))
-        chosen = removal_order(group, np.where(gone, np.inf, current), taken)
+        chosen = np.sort(
+            removal_order(group, np.where(gone, np.inf, current), taken).reshape(taken, -1), axis=0
+        ).reshape(-1)
         rounds.append((chosen, _remove(readers, chosen)))
         gone[chosen] = True
         left -= taken
