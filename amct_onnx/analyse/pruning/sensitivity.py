@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
 from amct_onnx.analyse.feeds import Feed
-from amct_onnx.analyse.fitting.moments import LARGEST, RIDGE, Moments
+from amct_onnx.analyse.fitting.moments import LARGEST, Moments
 from amct_onnx.analyse.fitting.refit import fit_layer
 from amct_onnx.analyse.fitting.rows import LayerView
+from amct_onnx.analyse.fitting.shared import together
 from amct_onnx.analyse.resume import Resumed, alive_at, feed_key
-from amct_onnx.graph import BuiltModel, Model, build, constant_array
+from amct_onnx.graph import BuiltModel, build, constant_array
 from amct_onnx.graph.op_table import known_constant
-from amct_onnx.graph.parts import Node
 from amct_onnx.graph.protos import node_bodies
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.labels import LabelArray
@@ -58,13 +58,18 @@ class Sensitivity:
         """
         prunable = self._open()
         lost = moments.keys() & set(lost_inputs(prunable, units))
-        readers = {name: reader for reader in prunable.flow.readers if (name := str(reader.node.name)) in lost}
         results = kept_results(prunable, units)
-        gone = prunable.flow.labels.find(units)
+        kept = {
+            name: ~np.isin(prunable.flow.labels.find(reader.labels), prunable.flow.labels.find(units))
+            for reader in prunable.flow.readers
+            if (name := str(reader.node.name)) in lost
+        }
         changed = RemoveChannels(prunable.flow, units).run(prunable.model).changed
-        for name, reader in readers.items():
-            kept = ~np.isin(prunable.flow.labels.find(reader.labels), gone)
-            _fit(prunable.model, reader.node, moments[name], kept, results[name])
+        for node, *others in together(node for node in prunable.model.graph.nodes if node.name in kept):
+            name = str(node.name)
+            parts = _restricted(LayerView(node), moments[name], kept[name], results[name])
+            weight = LayerView(node).weight(constant_array(known_constant(node.inputs[1]))).astype(np.float64)
+            fit_layer(prunable.model, node, parts, weight, others=others)
         return relative_error(self._wanted, self._results(build(prunable.model), changed))
 
     def _results(self, pruned: BuiltModel, changed: Collection[str]) -> list[list[Array]]:
@@ -90,15 +95,6 @@ def _names(node: NodeProto) -> Iterator[str]:
     for body in node_bodies(node):
         for inner in body.node:
             yield from _names(inner)
-
-
-def _fit(
-    model: Model, node: Node, moments: Sequence[Moments], channels: NDArray[np.bool_], results: NDArray[np.bool_]
-) -> None:
-    """Fit a layer that has lost channels to what the float model's made of the others."""
-    view = LayerView(node)
-    weight = view.weight(constant_array(known_constant(node.inputs[1]))).astype(np.float64)
-    fit_layer(model, node, _restricted(view, moments, channels, results), weight, RIDGE)
 
 
 def _restricted(
