@@ -23,6 +23,7 @@ from amct_onnx.analyse.fitting.evidence import Evidence, check_finite, evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.fitting.shared import rows_of_all, together
+from amct_onnx.analyse.fitting.targets import other_operands, with_what_was_lost
 from amct_onnx.analyse.resume import Resumed, alive_before
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import Model, build, constant_array
@@ -58,6 +59,11 @@ class RefitLayer:
         """All layers that are one."""
         return self.node, *self.others
 
+    @property
+    def axis(self) -> int:
+        """Where the channels of its results stand."""
+        return 1 if self.node.op == "Conv" else -1
+
 
 def refit(
     model: Model,
@@ -88,14 +94,16 @@ def refit(
     """
     size = max(1, -(-len(layers) // walks))
     stages = [layers[begin : begin + size] for begin in range(0, len(layers), size)]
+    others = other_operands(model.graph, [[layer.node for layer in stage if not layer.others] for stage in stages])
     both = Resumed(), Resumed()
     found: dict[str, Evidence] = {}
     for stage, following in zip_longest(stages, stages[1:], fillvalue=()):
         fitted = build(model)
         # The pruned model changes from this stage on, the float model nowhere.
-        both[0].begin(proto, base_dir, _watched(stage, 1), _alive_before(proto, following))
-        both[1].begin(fitted, None, _watched(stage, 0), _alive_before(fitted.skeleton, stage))
-        seen = _moments(both, stage, given)
+        added = {others[name] for layer in stage if (name := str(layer.node.name)) in others}
+        both[0].begin(proto, base_dir, _watched(stage, 1) | added, _alive_before(proto, following))
+        both[1].begin(fitted, None, _watched(stage, 0) | added, _alive_before(fitted.skeleton, stage))
+        seen = _moments(both, stage, others, given)
         for layer in stage:
             moments = seen[str(layer.node.name)]
             is_fitted = _fit(model, layer, moments, fit or partial(fit_layer, others=layer.others))
@@ -115,16 +123,16 @@ def _alive_before(proto: ModelProto, layers: Sequence[RefitLayer]) -> frozenset[
 
 
 def _moments(
-    models: tuple[Resumed, Resumed], layers: Sequence[RefitLayer], given: FittingData
+    models: tuple[Resumed, Resumed], layers: Sequence[RefitLayer], others: Mapping[str, str], given: FittingData
 ) -> dict[str, list[Moments]]:
-    """What the layers read in the pruned model, the second, with what they give in the float model, the first."""
+    """What the layers read in the second model, the pruned one, with what they should give by the first, the float."""
     seen = {str(layer.node.name): [Moments() for _ in range(LayerView(layer.node).groups)] for layer in layers}
     rng = np.random.default_rng(given.seed)
 
     def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for layer in layers:
-            axis = 1 if layer.node.op == "Conv" else -1
-            wanted = {name: np.compress(layer.results, tensors[0][name], axis=axis) for name in _watched([layer], 1)}
+            lost = partial(with_what_was_lost, tensors, others.get(str(layer.node.name), ""), layer.results, layer.axis)
+            wanted = {name: lost(name) for name in _watched([layer], 1)}
             rows, results = rows_of_all([LayerView(node) for node in layer.nodes], tensors[1], wanted, rng)
             for group, moments in enumerate(seen[str(layer.node.name)]):
                 moments.update(rows[:, group], results[:, group], feed)

@@ -22,7 +22,7 @@ from amct_onnx.graph.parts import Node
 from amct_onnx.passes.sparsity.candidates import GROUP, SparseLayer
 from amct_onnx.passes.sparsity.mask_weights import Mask
 
-_MOST_WALKS = 48
+_MOST_WALKS = 128
 """Every layer loses weights, so that errors add up: the fewer layers do not see each other's, the better."""
 _FLOOR = 1.0
 """Share of the mean variance that every column counts for when weights are chosen, since what hardly varies here may
