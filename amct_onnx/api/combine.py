@@ -35,7 +35,6 @@ from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import PruneRecord, Record, RecordHeader, WeightState
 from amct_onnx.rewrite import OutputForm, prepare
-from amct_onnx.rewrite.sparsity import mask_records
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def _thin(
     left = {name: layer.why_dense for name, layer in config.layers.items() if layer.sparsity is None}
     thin = thin_out_model(proto, structure.base_dir, left, selection, given)
     report = SparsifyReport(thin.summaries, thin.refusals, thin.notes)
-    return structure.then(thin.built, mask_records(thin.masks), thin.state), report
+    return structure.then(thin.built, thin.records, thin.state), report
 
 
 def _quantized(

@@ -29,7 +29,6 @@ from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import digest
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
-from amct_onnx.rewrite.sparsity import mask_records
 
 
 def sparsify(
@@ -121,7 +120,7 @@ def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=thin.state)
     if thin.state.is_modified:
         header = replace(header, modified_sha256=digest(thin.built.to_proto(), None))
-    return Record(prune=mask_records(thin.masks), header=header)
+    return Record(prune=thin.records, header=header)
 
 
 def as_selection(wanted: Selection | str | None, data: Any) -> Selection:

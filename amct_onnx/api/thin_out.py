@@ -21,8 +21,8 @@ from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.sparsity.candidates import SparseLayer
 from amct_onnx.passes.sparsity.mask_weights import Mask, MaskWeights
-from amct_onnx.record import Record, WeightState
-from amct_onnx.rewrite.sparsity import Sparsifiable, magnitude_masks, masks_of_records, open_sparsifiable
+from amct_onnx.record import PruneRecord, Record, WeightState
+from amct_onnx.rewrite.sparsity import Sparsifiable, magnitude_masks, mask_records, masks_of_records, open_sparsifiable
 
 _NO_LAYER = "it has no Conv, ConvTranspose, Gemm or MatMul"
 _UNFED = "it was fed nothing that varies"
@@ -45,6 +45,12 @@ class ThinModel:
     summaries: tuple[SparseSummary, ...]
     refusals: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> tuple[PruneRecord, ...]:
+        """The masks, of a weight that layers share once."""
+        others = {summary.name for summary in self.summaries if summary.shares_with}
+        return mask_records({name: mask for name, mask in self.masks.items() if name not in others})
 
     @property
     def state(self) -> WeightState:
@@ -77,7 +83,8 @@ def thin_out_model(
     notes: tuple[str, ...] = ()
     if selection is Selection.COMPENSATED:
         seen = {id(node) for node in opened.model.graph.nodes}
-        reasons = {name: why for name, layer in opened.layers.items() if (why := why_not_compensated(layer, seen))}
+        layers = opened.layers
+        reasons = {name: why for name, one in layers.items() if (why := why_not_compensated(one, layers, seen))}
         _mask(opened, masks, reasons)
         rest = [layer for name, layer in opened.layers.items() if name not in reasons]
         found = compensate(opened.model, rest, proto, base_dir, given)

@@ -93,17 +93,21 @@ def masks_of_records(
     """
     masks: dict[str, Mask] = {}
     notes: list[str] = []
+    unsaid: list[SparseLayer] = []
     for record in records:
-        node = record.selective_prune
-        if node is None:
+        if (node := record.selective_prune) is None:
             continue
         layer = _layer_of(sparsifiable, node, source)
         if node.selective_mask is None:
-            notes.append(f"{source}: '{node.name}' has no selective_mask; the largest weights stay")
-            masks[node.name] = largest_of_four(constant_array(layer.weight), layer.axis)
+            unsaid.append(layer)
         else:
             masks[node.name] = _fitting(node, layer, source)
-    _check_shared(sparsifiable, masks, source)
+    _share(sparsifiable, masks, source)
+    for layer in unsaid:
+        if layer.name not in masks:
+            notes.append(f"{source}: '{layer.name}' has no selective_mask; the largest weights stay")
+            masks[layer.name] = largest_of_four(constant_array(layer.weight), layer.axis)
+            _share(sparsifiable, masks, source)
     return masks, notes
 
 
@@ -148,17 +152,12 @@ def most_kept(mask: Mask, layer: SparseLayer) -> int:
     return int(padded.reshape(groups, -1, GROUP, others).sum(axis=2).max(initial=0))
 
 
-def _check_shared(sparsifiable: Sparsifiable, masks: Mapping[str, Mask], source: str) -> None:
-    """Layers that share a weight must have the same mask."""
-    checked: set[int] = set()
-    for name, mask in masks.items():
-        layer = sparsifiable.layers[name]
-        if id(layer.weight) in checked:
-            continue
-        checked.add(id(layer.weight))
-        for other in layer.shares:
-            if other not in masks or not np.array_equal(masks[other], mask):
-                what = "has no mask" if other not in masks else "has another mask"
+def _share(sparsifiable: Sparsifiable, masks: dict[str, Mask], source: str) -> None:
+    """Layers that share a weight get the mask of the one that has it; all that have one must have the same."""
+    for name, mask in list(masks.items()):
+        for other in sparsifiable.layers[name].shares:
+            if masks.setdefault(other, mask) is not mask and not np.array_equal(masks[other], mask):
                 raise RecordError(
-                    f"{source}: selective_prune of '{name}': '{other}' shares its weight and {what}; give both the same"
+                    f"{source}: selective_prune of '{name}': '{other}' shares its weight and has another mask; "
+                    "give both the same"
                 )

@@ -145,19 +145,63 @@ def test_a_product_with_factors_of_its_own_goes_by_size(attributes: str) -> None
     np.testing.assert_array_equal(initializers(result.model.to_proto())["b"], normal(4))
 
 
-def test_layers_that_share_a_weight_share_its_mask() -> None:
-    source = parse(
-        "[a] h = MatMul(x, w) [b] y = MatMul(h, w)", "float[n,8] x", "float[n,8] y", {"w": normal(8, 8, seed=4)}
+def shared_twice(second: str = "[b] y = MatMul(h, w)") -> ModelProto:
+    added = {"c": normal(8, seed=5)} if "c)" in second else {}
+    return parse(
+        f"[a] h = MatMul(x, w) {second}", "float[n,8] x", "float[n,8] y", {"w": normal(8, 8, seed=4) / 3, **added}
     )
-    result = amct_onnx.sparsify(source, [{"x": normal(32, 8)}])
-    assert np.array_equal(masks(result)["a"], masks(result)["b"])
-    assert len(result.model.to_proto().graph.initializer) == 1
-    assert {layer.reason for layer in result.report.layers} == {"layers share its weight"}
+
+
+def test_layers_that_share_a_weight_share_its_mask_which_the_record_holds_once() -> None:
+    source = shared_twice()
+    result = amct_onnx.sparsify(source)
+    assert list(masks(result)) == ["a"]
+    assert len(initializers(result.model.to_proto())) == 1
     assert [layer.shares_with for layer in result.report.layers] == ["", "a"]
     assert (result.report.weights, result.report.zeros) == (64, 32)
-    torn = Record(prune=result.record.prune[:1], header=result.record.header)
-    with pytest.raises(RecordError, match="'b' shares its weight and has no mask"):
-        amct_onnx.restore_sparse(source, torn)
+    again = amct_onnx.restore_sparse(source, result.record)
+    assert again.model.to_proto().SerializeToString() == result.model.to_proto().SerializeToString()
+    assert [layer.zeros for layer in again.report.layers] == [32, 32]
+
+
+def test_a_record_may_name_every_layer_that_shares_a_weight_but_with_one_mask() -> None:
+    source = shared_twice()
+    result = amct_onnx.sparsify(source)
+    (entry,) = result.record.prune
+    own = masks(result)["a"]
+    same, unsaid, other = (
+        PruneRecord(selective_prune=node)
+        for node in (
+            replace(entry.selective_prune, name="b"),
+            PruneNode("b"),
+            PruneNode("b").with_attr("mask_shape", (8, 8)).with_attr("selective_mask", pack_mask(~own)),
+        )
+    )
+    for second in (same, unsaid):
+        again = amct_onnx.restore_sparse(source, replace(result.record, prune=(second, entry)))
+        assert again.model.to_proto().SerializeToString() == result.model.to_proto().SerializeToString()
+    with pytest.raises(RecordError, match="'b' shares its weight and has another mask"):
+        amct_onnx.restore_sparse(source, replace(result.record, prune=(entry, other)))
+
+
+def test_layers_that_apply_one_weight_alike_are_made_up_for_together() -> None:
+    source = shared_twice()
+    feeds = [{"x": normal(64, 8, seed=seed) @ normal(8, 8, seed=9)} for seed in range(3)]
+    by_size, made_up = amct_onnx.sparsify(source), amct_onnx.sparsify(source, feeds)
+    assert [layer.is_compensated for layer in made_up.report.layers] == [True, True]
+    assert len(initializers(made_up.model.to_proto())) == 1
+    fed = {"x": normal(64, 8, seed=20) @ normal(8, 8, seed=9)}
+    want = run(source, fed)[0]
+    losses = [np.square(run(result.model, fed)[0] - want).sum() for result in (by_size, made_up)]
+    assert losses[1] < 0.8 * losses[0]
+
+
+def test_layers_that_differ_in_what_they_add_go_by_size() -> None:
+    source = shared_twice("[b] t = MatMul(h, w) y = Add(t, c)")
+    result = amct_onnx.sparsify(source, [{"x": normal(32, 8)}])
+    assert {layer.reason for layer in result.report.layers} == {
+        "layers share its weight that differ in bias or attributes"
+    }
 
 
 def test_layers_in_bodies_are_thinned_out_by_size() -> None:

@@ -15,6 +15,7 @@ from amct_onnx.analyse.fitting.evidence import Evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.fitting.refit import RefitLayer, about_its_means, refit, set_weights
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
+from amct_onnx.analyse.fitting.shared import sharing_key
 from amct_onnx.analyse.sparsity.surgeon import Columns, settle, thin_out
 from amct_onnx.graph import Model, constant_array
 from amct_onnx.graph.op_table import known_constant
@@ -42,19 +43,21 @@ class Compensated:
     evidence: Mapping[str, Evidence]
 
 
-def why_not_compensated(layer: SparseLayer, seen: Container[int]) -> str:
+def why_not_compensated(layer: SparseLayer, layers: Mapping[str, SparseLayer], seen: Container[int]) -> str:
     """Why a layer's other weights cannot make up for those that go; empty where they can.
 
     Args:
         layer: the layer.
+        layers: all layers by name.
         seen: ``id`` of the nodes of the main graph.
     """
-    if id(layer.node) not in seen:
+    nodes = [layers[name].node for name in layer.shares]
+    if any(id(node) not in seen for node in nodes):
         return "it runs in a body, and what it is fed there is not seen"
-    if len(layer.shares) > 1:
-        return "layers share its weight"
     if layer.index != 1 or not has_view(layer.node):
         return f"a {layer.op_type} of this kind is not fitted"
+    if len({sharing_key(node) for node in nodes}) > 1:
+        return "layers share its weight that differ in bias or attributes"
     return ""
 
 
@@ -75,13 +78,21 @@ def compensate(
     """
     masks: dict[str, Mask] = {}
 
+    nodes = {layer.name: layer.node for layer in layers}
+    alike = {layer.name: [nodes[name] for name in layer.shares] for layer in layers}
+
     def fit(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix) -> bool:
-        mask = _thinned(model, node, seen, weight)
+        shared = alike[str(node.name)]
+        mask = _thinned(model, shared, seen, weight)
         if mask is not None:
-            masks[str(node.name)] = mask
+            masks.update((str(one.name), mask) for one in shared)
         return mask is not None
 
-    fitted = [RefitLayer(layer.node, _all_results(layer)) for layer in layers]
+    fitted = [
+        RefitLayer(layer.node, _all_results(layer), tuple(alike[layer.name][1:]))
+        for layer in layers
+        if layer.shares[0] == layer.name
+    ]
     found = refit(model, fitted, proto, base_dir, given, fit=fit, walks=_MOST_WALKS)
     return Compensated(masks, found)
 
@@ -92,8 +103,9 @@ def _all_results(layer: SparseLayer) -> NDArray[np.bool_]:
     return np.ones(weight.shape[0] * weight.shape[1], np.bool_)
 
 
-def _thinned(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix) -> Mask | None:
-    """Thin out one layer; None where what it was fed does not vary, or its new weights would not be finite."""
+def _thinned(model: Model, alike: Sequence[Node], seen: Sequence[Moments], weight: Matrix) -> Mask | None:
+    """Thin out layers that are one; None where what they were fed does not vary, or new weights would not be finite."""
+    node, *others = alike
     view = LayerView(node)
     fours = groups_of_four(node, weight.shape[2])
     weights: list[Matrix] = []
@@ -110,7 +122,7 @@ def _thinned(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix) 
         biases.append(part.mean_y - thinned.weight @ part.mean_x)
         masks.append(thinned.mask)
     shape = known_constant(node.inputs[1]).shape
-    if not set_weights(model, node, weights, biases):
+    if not set_weights(model, node, weights, biases, others=others):
         return None
     return view.stored(np.stack(masks), tuple(int(size) for size in shape))
 
