@@ -10,7 +10,7 @@ import numpy as np
 
 from amct_onnx.graph.model import Model
 from amct_onnx.graph.op_table import resolve_constant, spec_of
-from amct_onnx.graph.parts import Constant, Node
+from amct_onnx.graph.parts import Constant, Node, Tensor
 from amct_onnx.passes.base import Refusal
 from amct_onnx.passes.sparsity.input_axis import InputAxis, input_axis
 
@@ -96,18 +96,21 @@ def _layer(node: Node, readers: dict[int, tuple[str, ...]]) -> SparseLayer | Non
         return None
     axis = input_axis(node, index, tuple(int(size) for size in weight.shape))
     if id(weight) not in readers:
-        readers[id(weight)] = tuple(dict.fromkeys(_readers(weight)))
+        readers[id(weight)] = tuple(dict.fromkeys(_readers(node.inputs[index])))
     return SparseLayer(node, index, weight, axis, readers[id(weight)])
 
 
-def _readers(weight: Constant) -> Iterable[str]:
-    """Names of all nodes that read a constant, through Identity nodes, too."""
-    for reader in weight.outputs:
-        if reader.op == "Identity":
-            for tensor in reader.outputs:
-                yield from (str(node.name) for node in tensor.outputs)
-        else:
-            yield str(reader.name)
+def _readers(weight: Tensor) -> Iterable[str]:
+    """Names of all nodes that read a constant, which Constant and Identity nodes may hand on."""
+    while weight.inputs and weight.inputs[0].op == "Identity":
+        weight = weight.inputs[0].inputs[0]
+    waiting = [weight]
+    while waiting:
+        for reader in waiting.pop(0).outputs:
+            if reader.op == "Identity":
+                waiting.extend(reader.outputs)
+            else:
+                yield str(reader.name)
 
 
 def _obstacle(node: Node, layer: SparseLayer | None) -> tuple[str, str] | None:

@@ -146,6 +146,25 @@ def test_a_layer_left_out_takes_those_along_that_share_its_weight() -> None:
     }
 
 
+_VALUES = "{" + ", ".join(str(value) for value in range(1, 17)) + "}"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        f"c = Constant<value = float[4,4] {_VALUES}>() [a] h = MatMul(x, c) [b] y = MatMul(h, c)",
+        f"c = Constant<value = float[4,4] {_VALUES}>() i = Identity(c) [a] h = MatMul(x, i) [b] y = MatMul(h, c)",
+        "i = Identity(w) j = Identity(i) [a] h = MatMul(x, i) [b] y = MatMul(h, j)",
+        "i = Identity(w) [a] h = MatMul(x, w) [b] y = MatMul(h, i)",
+    ],
+)
+def test_a_weight_is_shared_however_it_is_handed_on(nodes: str) -> None:
+    weights = {} if "Constant" in nodes else {"w": normal(4, 4)}
+    model = imported(parse(nodes, "float[n,4] x", "float[n,4] y", weights))
+    assert [set(layer.shares) for layer in find_candidates(model).layers] == [{"a", "b"}, {"a", "b"}]
+    assert not find_candidates(model, {"a": "it is skipped on request"}).layers
+
+
 def test_nothing_to_thin_out_is_an_error_with_the_reasons() -> None:
     model = parse("[d] y = Conv<group = 4>(x, w)", "float[n,4,8,8] x", "float[n,4,6,6] y", {"w": normal(4, 1, 3, 3)})
     with pytest.raises(
