@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto, helper
@@ -23,7 +24,7 @@ from amct_onnx.runtime import InferenceSession, InputSpec, Part, array_outputs, 
 KEPT_BYTES = 2**27
 """What is kept of all feeds of one model at most; feeds of which there is no room run from further back."""
 
-_Kind = tuple[str, str, int]
+_Kind: TypeAlias = tuple[str, str, int]
 """Name, numpy type and rank of a tensor."""
 
 

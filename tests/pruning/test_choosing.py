@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.counts import channels_kept
 from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate, eliminate_in_order
 from amct_onnx.analyse.pruning.importance import balanced_l2, removal_order
+from amct_onnx.analyse.pruning.scores import energy, taylor
 from amct_onnx.analyse.pruning.search import removal_counts, scaled_to
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.passes.pruning.groups import Group
@@ -115,6 +117,16 @@ def test_units_that_go_in_one_round_cost_what_they_do_one_after_the_other(import
     for count in (1, 3, 10, 33, 56):
         expected = loss_without(one, tuple(found.order[:count].tolist())) / variance
         assert found.costs[count - 1] == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_a_view_counts_for_all_layers_that_it_stands_for() -> None:
+    one, other = view(1)[0], view(1, seed=1)[0]
+    thrice = eliminate(group(), [replace(one, readers=3), other], 3)
+    spelled_out = eliminate(group(), [one, one, one, other], 3)
+    np.testing.assert_array_equal(thrice.order, spelled_out.order)
+    np.testing.assert_allclose(thrice.costs, spelled_out.costs)
+    for score in (energy, taylor):
+        np.testing.assert_allclose(score([replace(one, readers=3), other]), score([one, one, one, other]))
 
 
 def test_at_every_count_as_many_of_each_block_are_gone() -> None:

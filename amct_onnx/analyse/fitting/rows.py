@@ -34,6 +34,11 @@ class LayerView:
         return str(self.node.name)
 
     @property
+    def index(self) -> int:
+        """Which input the weight is."""
+        return 1
+
+    @property
     def watched(self) -> tuple[str, str]:
         """The tensors of its rows and of its results."""
         return str(self.node.inputs[0].name), str(self.node.outputs[0].name)

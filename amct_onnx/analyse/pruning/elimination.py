@@ -30,12 +30,14 @@ class ReaderView:
         covariance: of the columns.
         penalty: what a fit adds to its diagonal.
         columns: the columns that hold each unit: unit -> indexes, empty where it has none.
+        readers: how many layers that are one it stands for, each of which counts.
     """
 
     weight: Matrix
     covariance: Matrix
     penalty: Matrix
     columns: Sequence[NDArray[np.int64]]
+    readers: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class _Reader:
         self._inverse = np.linalg.inv(view.covariance / scale + np.diag(view.penalty / scale))
         self._weight = view.weight
         variance = float(np.sum((view.weight @ (view.covariance / scale)) * view.weight))
-        self._share = 1.0 / variance if variance > 0 else 0.0
+        self._share = view.readers / variance if variance > 0 else 0.0
         self._columns = view.columns
         self._left = np.arange(view.weight.shape[1])
 

@@ -137,26 +137,24 @@ def _watched(
 
 def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments]]) -> list[ReaderView]:
     """What is known of a group's readers, those that are one once, and of recurrent layers that read what they made."""
-    views: list[ReaderView] = []
     if not group.readers:
-        return views
-    looked_at: set[Hashable] = set()
-    for reader in (*group.readers, *group.recurrences):
-        view = _view(reader)
-        if view is None or _sharing(view) in looked_at:
-            continue
-        looked_at.add(_sharing(view))
+        return []
+    readers = [(view, reader) for reader in (*group.readers, *group.recurrences) if (view := _view(reader))]
+    labels = {view.key: flow.labels.find(reader.labels) for view, reader in readers}
+    found: list[ReaderView] = []
+    for view, *others in _alike(view for view, _ in readers):
         seen = moments.get(view.key)
         if seen is None or any(part.rows < 2 for part in seen):
             continue
-        weight = view.weight(constant_array(known_constant(reader.node.inputs[reader.weight])))
-        has_bias = isinstance(view, LayerView) and takes_bias(reader.node, weight.shape[0] * weight.shape[1])
-        channels = view.labels(flow.labels.find(reader.labels))
+        weight = view.weight(constant_array(known_constant(view.node.inputs[view.index])))
+        has_bias = isinstance(view, LayerView) and takes_bias(view.node, weight.shape[0] * weight.shape[1])
+        channels = view.labels(labels[view.key])
         for index, part in enumerate(seen if has_bias else [whole.about_zero for whole in seen]):
             columns = _unit_columns(group, channels[index], weight.shape[2])
             own = weight[index].astype(np.float64)
-            views.append(ReaderView(own, part.covariance, part.penalty(RIDGE, floor=_FLOOR), columns))
-    return views
+            penalty = part.penalty(RIDGE, floor=_FLOOR)
+            found.append(ReaderView(own, part.covariance, penalty, columns, readers=1 + len(others)))
+    return found
 
 
 def _unit_columns(group: Group, labels: LabelArray, columns: int) -> list[NDArray[np.int64]]:

@@ -33,5 +33,5 @@ def _added_up(views: Sequence[ReaderView], per_column: Sequence[Scores]) -> Scor
     for view, values in zip(views, per_column, strict=True):
         variance = float(np.sum((view.weight @ view.covariance) * view.weight))
         own = np.abs([values[columns].sum() for columns in view.columns])
-        total += own / variance if variance > 0 else 0.0
+        total += view.readers * own / variance if variance > 0 else 0.0
     return total
