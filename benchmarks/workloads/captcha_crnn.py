@@ -15,6 +15,7 @@ INPUT = "image"
 CLASSES = np.array([*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", ""])
 CALIBRATION_SEED, EVALUATION_SEED = 60, 160
 CALIBRATION_COUNT = 200
+FITTING_COUNT = 800
 EVALUATION_COUNT = 1000
 BATCH = 20
 
@@ -39,6 +40,10 @@ class CaptchaCrnn(ExactWorkload):
     def calibration_feeds(self) -> list[Feed]:
         """Return other captchas."""
         return _feeds(draw_captchas(CALIBRATION_COUNT, CALIBRATION_SEED))
+
+    def fitting_feeds(self) -> list[Feed]:
+        """Return more of them: some layers have 4,608 columns."""
+        return _feeds(draw_captchas(FITTING_COUNT, CALIBRATION_SEED))
 
     def evaluation_feeds(self) -> list[Feed]:
         """Return the judged captchas."""
