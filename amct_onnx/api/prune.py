@@ -226,7 +226,9 @@ def _pruned(source: PruneSource, options: PruneOptions, given: FittingData, *, r
     state = WeightState.MODIFIED if fitted else WeightState.RECOMPUTABLE
     record = Record(prune=records, header=RecordHeader(weights=state))
     notes = (*((chosen.note,) if chosen.note else ()), *_loop_notes(prunable), *data_notes(found))
-    report = PruneReport(summaries, before, model_cost(prunable.model, shapes), notes, fitted, sizes=source.sizes)
+    losses = {name: one.lost for name, one in found.items() if one.lost is not None}
+    after = model_cost(prunable.model, shapes)
+    report = PruneReport(summaries, before, after, notes, fitted, losses, sizes=source.sizes)
     return PruneResult(record, built, report)
 
 

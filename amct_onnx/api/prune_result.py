@@ -57,6 +57,7 @@ class PruneReport:
         before, after: what the model costs.
         notes: what a user should know.
         fitted: layers that were fitted to the float model's results again.
+        losses: fitted layer -> share of the variance of the results wanted of it that it does not give, on the data.
         trials: how the pruned model did beside the float model on the first feeds; empty without data.
         sizes: inputs whose sizes the model leaves free -> the sizes that were taken, for multiply-adds, too.
     """
@@ -66,6 +67,7 @@ class PruneReport:
     after: Cost
     notes: tuple[str, ...] = ()
     fitted: tuple[str, ...] = ()
+    losses: Mapping[str, float] = field(default_factory=dict)
     trials: tuple[TrialResult, ...] = ()
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 

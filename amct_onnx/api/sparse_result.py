@@ -30,6 +30,8 @@ class SparseSummary:
         is_compensated: whether the others make up for those that went.
         reason: why they do not, where they were to; empty elsewhere.
         shares_with: the first layer that reads the same weight, if it is another; else empty.
+        lost: share of the variance of the results wanted of it that it does not give, on the data; None where nothing
+            makes up for what went.
     """
 
     name: str
@@ -39,6 +41,7 @@ class SparseSummary:
     is_compensated: bool = False
     reason: str = ""
     shares_with: str = ""
+    lost: float | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +81,7 @@ def thin_out_model(
     reasons: dict[str, str] = {}
     masks: dict[str, Mask] = {}
     notes: tuple[str, ...] = ()
+    losses: dict[str, float] = {}
     if selection is Selection.COMPENSATED:
         seen = {id(node) for node in opened.model.graph.nodes}
         layers = opened.layers
@@ -90,12 +91,12 @@ def thin_out_model(
         found = compensate(opened.model, rest, proto, base_dir, given)
         masks.update(found.masks)
         reasons.update({layer.name: _UNFED for layer in rest if layer.name not in found.masks})
+        losses = {name: one.lost for name, one in found.evidence.items() if one.lost is not None}
         notes = tuple(data_notes(found.evidence))
-    compensated = set(masks) - set(reasons)
     _mask(opened, masks, [name for name in opened.layers if name not in masks])
     DropDeadConstants().run(opened.model)
     in_order = {name: masks[name] for name in opened.layers}
-    summaries = _summaries(opened.layers.values(), compensated, reasons)
+    summaries = _summaries(opened.layers.values(), losses, reasons)
     return ThinModel(build(opened.model), in_order, summaries, opened.refusals, notes)
 
 
@@ -136,15 +137,15 @@ def _mask(opened: Sparsifiable, masks: dict[str, Mask], names: Sequence[str] | M
 
 
 def _summaries(
-    layers: Iterable[SparseLayer], compensated: Collection[str] = (), reasons: Mapping[str, str] | None = None
+    layers: Iterable[SparseLayer], losses: Mapping[str, float] | None = None, reasons: Mapping[str, str] | None = None
 ) -> tuple[SparseSummary, ...]:
     first: dict[int, str] = {}
     return tuple(
-        _summary(layer, first.setdefault(id(layer.weight), layer.name), compensated, reasons or {}) for layer in layers
+        _summary(layer, first.setdefault(id(layer.weight), layer.name), losses or {}, reasons or {}) for layer in layers
     )
 
 
-def _summary(layer: SparseLayer, first: str, compensated: Collection[str], reasons: Mapping[str, str]) -> SparseSummary:
+def _summary(layer: SparseLayer, first: str, losses: Mapping[str, float], reasons: Mapping[str, str]) -> SparseSummary:
     weight = constant_array(known_constant(layer.node.inputs[layer.index]))
     zeros = int(weight.size - np.count_nonzero(weight))
     return SparseSummary(
@@ -152,9 +153,10 @@ def _summary(layer: SparseLayer, first: str, compensated: Collection[str], reaso
         layer.op_type,
         int(weight.size),
         zeros,
-        layer.name in compensated,
+        layer.name in losses,
         reasons.get(layer.name, ""),
         "" if first == layer.name else first,
+        losses.get(layer.name),
     )
 
 

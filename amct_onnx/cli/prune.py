@@ -13,7 +13,7 @@ from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import show_structure
-from amct_onnx.cli.trials import check_trials
+from amct_onnx.cli.trials import check_trials, say_losses
 from amct_onnx.cli.words import counted, few
 from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
@@ -135,6 +135,7 @@ def show_pruned(console: Console, report: PruneReport) -> None:
     _show_left(console, [group for group in report.groups if not group.removed])
     if report.fitted:
         console.say(f"fitted {counted(len(report.fitted), 'layer')} to the float model's results")
+        say_losses(console, report.losses)
     mixing = {name: None for group in pruned for name in group.approximate}
     if mixing:
         console.say(f"note: {few(mixing)} mix channels, so results change for those that stay, too")

@@ -13,7 +13,7 @@ from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.cli.report import show_structure
-from amct_onnx.cli.trials import check_trials
+from amct_onnx.cli.trials import check_trials, say_losses
 from amct_onnx.cli.words import counted, few
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
@@ -66,9 +66,10 @@ def show_thinned(console: Console, report: SparsifyReport) -> None:
     """Tell how many weights became zero, and what could not."""
     layers = counted(len(report.layers), "layer")
     console.say(f"thinned out {layers}: {report.zeros:,} of their {report.weights:,} weights are zero")
-    compensated = [layer.name for layer in report.layers if layer.is_compensated]
-    if compensated:
-        console.say(f"the other weights of {counted(len(compensated), 'layer')} make up for those that went")
+    losses = {layer.name: layer.lost for layer in report.layers if layer.lost is not None}
+    if losses:
+        console.say(f"the other weights of {counted(len(losses), 'layer')} make up for those that went")
+        say_losses(console, losses)
     _show_reasons(console, "by size alone", {layer.name: layer.reason for layer in report.layers if layer.reason})
     _show_reasons(console, "left as they are", {one.node: one.reason for one in report.refusals})
 

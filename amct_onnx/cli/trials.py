@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from amct_onnx.api.result import TrialResult
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.words import counted
 
+_WORST = 3
+"""Layers that are named as losing most."""
 _FASTER = "float or another runtime may serve better"
 _FASTER_PRUNED = "multiples of 8 channels suit kernels better (--saving, or --ascend-optimized for 16)"
 
@@ -24,6 +26,14 @@ def show_trials(console: Console, trials: Sequence[TrialResult]) -> None:
 def say_unfitted(console: Console) -> None:
     """What a user should know of a model that lost channels or weights, and whose others stayed as they were."""
     console.say("note: no weight was fitted to make up for what went; train the model before you rely on it")
+
+
+def say_losses(console: Console, losses: Mapping[str, float]) -> None:
+    """Which fitted layers could make up for least of what went."""
+    worst = sorted(losses.items(), key=lambda one: -one[1])[:_WORST]
+    if worst:
+        named = ", ".join(f"{name} {share:.1%}" for name, share in worst)
+        console.say(f"losing most of their results' variance on the data: {named}")
 
 
 def check_trials(console: Console, trials: Sequence[TrialResult], wanted: float | None) -> int:

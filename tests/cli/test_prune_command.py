@@ -92,7 +92,7 @@ def test_json(here, capsys) -> None:
     (here / "my.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
     assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", "out/m", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert set(shown) == {"groups", "before", "after", "notes", "fitted", "trials", "sizes", "files"}
+    assert set(shown) == {"groups", "before", "after", "notes", "fitted", "losses", "trials", "sizes", "files"}
     assert shown["files"] == {"pruned": "out/m_pruned_model.onnx", "record": "out/m_record.txt"}
     assert {group["layers"][0]: (group["channels"], group["removed"]) for group in shown["groups"]} == {
         "first": (8, 4),

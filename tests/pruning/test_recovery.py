@@ -282,3 +282,16 @@ def test_a_product_without_a_bias_is_fitted_without_one() -> None:
     want = np.concatenate([run(source, feed)[0] for feed in given])
     best = np.square(want - rows @ np.linalg.lstsq(rows, want, rcond=None)[0]).sum()
     assert best <= errors[0] < 1.3 * best < errors[1]
+
+
+@pytest.mark.parametrize("added", ["[last] y = Gemm(r, v, c)", "[last] y = MatMul(r, v)"])
+def test_what_a_layer_lost_is_measured_on_the_data(added: str) -> None:
+    weights = {"w": normal(6, 16), "b": normal(16, seed=1), "v": normal(16, 4, seed=2), "c": normal(4, seed=3)}
+    source = parse(f"[first] s = Gemm(x, w, b) r = Relu(s) {added}", "float[n,6] x", "float[n,4] y", weights)
+    data = [{"x": normal(50, 6, seed=index)} for index in range(4)]
+    result = amct_onnx.prune(source, data, ratio=0.25)
+    want, got = (np.concatenate([run(proto, feed)[0] for feed in data]) for proto in (source, result.model.to_proto()))
+    about = want.mean(axis=0) if "Gemm" in added else 0
+    share = np.square(want - got).sum() / np.square(want - about).sum()
+    assert result.report.losses == {"last": pytest.approx(share, rel=1e-3)}
+    assert share > 1e-3

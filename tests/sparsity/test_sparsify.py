@@ -421,3 +421,21 @@ def test_a_header_names_the_model_that_holds_the_weights() -> None:
     forgotten = replace(result.record, header=replace(header, modified_sha256=None))
     with pytest.raises(RecordError, match="weights were modified"):
         amct_onnx.restore_sparse(result.model.to_proto(), forgotten)
+
+
+def test_what_each_layer_lost_is_measured_on_the_data() -> None:
+    source = parse(
+        "[a] y = Gemm(x, w, c) [b] z = Gemm(x, v)",
+        "float[n,8] x",
+        "float[n,8] y, float[n,4] z",
+        {"w": normal(8, 8), "c": normal(8, seed=1), "v": normal(8, 4, seed=2)},
+    )
+    feeds = [{"x": normal(64, 8, seed=seed) @ normal(8, 8, seed=9)} for seed in range(3)]
+    result = amct_onnx.sparsify(source, feeds)
+    pairs = [list(zip(run(source, feed), run(result.model, feed), strict=True)) for feed in feeds]
+    for index, layer in enumerate(result.report.layers):
+        want, got = (np.concatenate([pair[index][which] for pair in pairs]) for which in range(2))
+        share = np.square(want - got).sum() / np.square(want - want.mean(axis=0)).sum()
+        assert layer.lost == pytest.approx(share, rel=1e-3)
+        assert share > 1e-4
+    assert all(layer.lost is None for layer in amct_onnx.sparsify(source).report.layers)

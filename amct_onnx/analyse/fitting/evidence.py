@@ -19,6 +19,8 @@ class Evidence:
         left_out: rows that do not, since they hold a value that is not finite.
         first_left_out: in which feed the first of these was.
         is_fitted: whether the layer was fitted to them.
+        lost: share of the variance of the results wanted of it that it does not give, on these rows; None where it was
+            not fitted.
     """
 
     rows: int
@@ -26,13 +28,14 @@ class Evidence:
     left_out: int = 0
     first_left_out: str = ""
     is_fitted: bool = False
+    lost: float | None = None
 
 
-def evidence(moments: Sequence[Moments], *, is_fitted: bool = False) -> Evidence:
+def evidence(moments: Sequence[Moments], *, is_fitted: bool = False, lost: float | None = None) -> Evidence:
     """What the moments of a layer's groups rest on."""
     least = min(moments, key=lambda one: one.rows)
     dirty = max(moments, key=lambda one: one.left_out)
-    return Evidence(least.rows, least.x.size, dirty.left_out, dirty.first_left_out, is_fitted)
+    return Evidence(least.rows, least.x.size, dirty.left_out, dirty.first_left_out, is_fitted, lost)
 
 
 def check_finite(found: Mapping[str, Evidence]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -120,6 +121,21 @@ class Moments:
         share = ridge + len(variances) / max(1, self.rows)
         missing = np.where(variances > _DEAD * mean, np.maximum(0.0, floor * mean - variances), 0.0)
         return np.asarray(share * np.maximum(variances, ridge * mean) + missing)
+
+
+def lost_share(parts: Sequence[Moments], weights: Sequence[Matrix]) -> float:
+    """Share of the variance of all results that weights do not give, with the bias of least error.
+
+    Args:
+        parts: of each group of a layer; about zero where the layer has no bias.
+        weights: [results, columns] of each group.
+    """
+    lost = whole = 0.0
+    for part, weight in zip(parts, weights, strict=True):
+        given = 2 * (weight * part.cross_covariance).sum() - ((weight @ part.covariance) * weight).sum()
+        whole += float(part.result_variance.sum())
+        lost += float(part.result_variance.sum() - given)
+    return max(0.0, lost / whole) if whole > 0 else 0.0
 
 
 def ridge_fit(moments: Moments, weight: Matrix, ridge: float) -> tuple[Matrix, Matrix]:

@@ -20,7 +20,7 @@ from onnx import ModelProto
 from amct_onnx.analyse.fitting.biases import set_bias, share_bias, shift_bias, takes_bias
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence, check_finite, evidence
-from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
+from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, lost_share, ridge_fit
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.fitting.shared import rows_of_all, together
 from amct_onnx.analyse.fitting.targets import other_operands, with_what_was_lost
@@ -107,7 +107,8 @@ def refit(
         for layer in stage:
             moments = seen[str(layer.node.name)]
             is_fitted = _fit(model, layer, moments, fit or partial(fit_layer, others=layer.others))
-            found |= {str(node.name): evidence(moments, is_fitted=is_fitted) for node in layer.nodes}
+            lost = _lost(layer.node, moments) if is_fitted else None
+            found |= {str(node.name): evidence(moments, is_fitted=is_fitted, lost=lost) for node in layer.nodes}
     check_finite(found)
     return found
 
@@ -149,6 +150,12 @@ def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], fit: LayerFit
     if any(moments.rows < 2 for moments in seen):
         return False
     return fit(model, layer.node, seen, weight)
+
+
+def _lost(node: Node, seen: Sequence[Moments]) -> float:
+    """What the fitted layer does not give of what is wanted of it."""
+    weight = LayerView(node).weight(constant_array(known_constant(node.inputs[1]))).astype(np.float64)
+    return lost_share(about_its_means(node, seen, weight), list(weight))
 
 
 def fit_layer(
