@@ -265,8 +265,8 @@ FAULTS = [
     *((filters(ratio), "", "prune_ratio is .*above 0 and below 1; correct") for ratio in (0, 1, -0.5, 1.5)),
     (filters(0.5).replace("0.5", "nan"), "", "prune_ratio is nan"),
     ("batch_num: 0", "", "batch_num is 0.*at least 1"),
-    (ULQ.replace("{}", "{ dst_type: INT4 }"), "", "dst_type is INT4.*INT8; correct"),
-    (ARQ.replace("{}", "{ dst_type: INT16 }"), "", "dst_type is INT16.*INT8; correct"),
+    (ULQ.replace("{}", "{ dst_type: INT4 }"), "", "dst_type is INT4.*activations.*INT8 or INT16; correct"),
+    (ARQ.replace("{}", "{ dst_type: INT16 }"), "", "dst_type is INT16.*weights.*INT4 or INT8; correct"),
     (ULQ.replace("{}", "{ clip_max_min { clip_max: 0 clip_min: -1 } }"), "", "clip_max is 0.*above 0"),
     (ULQ.replace("{}", "{ clip_max_min { clip_max: 1 clip_min: 1 } }"), "", "clip_min is 1.*below 0"),
     (
@@ -318,7 +318,8 @@ def test_all_faults_are_told_together_in_the_order_of_lines() -> None:
     ("text", "words"),
     [
         ("prune_config {", r"line 1, column 1: .*never closed"),
-        ('{"version":1}', "this is JSON; pruning takes the simple config"),
+        ('{"version":1', r"line 1, column 13: expected "),
+        ('{"conv1":{"quant_enable":true}}', "is a calibration config .*`amct_onnx quantize` takes it as --config"),
     ],
 )
 def test_what_is_no_config(text: str, words: str) -> None:
@@ -414,7 +415,8 @@ class TestPublishedExamples:
         assert (chosen["product"], config.layers["product"].why_whole) == (None, "skip_layer_types, line 10")
         assert config.quantized() == ("conv1", "conv3", "line", "deconv", "pool")
         assert config.layers["deconv"].data == DataQuant(clip_max=6.0, clip_min=-6.0)
-        assert config.layers["conv1"].data is None
+        # The block gives weights alone, so data is quantized by what AMCT takes where nothing is said.
+        assert (config.layers["conv1"].data, config.layers["conv1"].origins["data"]) == (DataQuant(), "default")
         assert [config.layers[name].weight for name in ("conv1", "deconv")] == [
             WeightQuant(algorithm="arq_retrain", channel_wise=True),
             WeightQuant(algorithm="arq_retrain", channel_wise=False),

@@ -42,6 +42,11 @@ class LayerRetrain:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     shares: tuple[str, ...] = field(default=(), compare=False)
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it is quantized."""
+        return self.data is not None or self.weight is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainConfig:
@@ -113,7 +118,7 @@ class RetrainConfig:
 
     def quantized(self) -> tuple[str, ...]:
         """The layers that are quantized."""
-        return tuple(name for name, layer in self.layers.items() if layer.data is not None or layer.weight is not None)
+        return tuple(name for name, layer in self.layers.items() if layer.is_quantized)
 
 
 def _first_of(reasons: Iterable[str]) -> str:

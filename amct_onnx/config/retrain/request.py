@@ -82,6 +82,7 @@ class RetrainRequest:
         batch_num: number of batches.
         force_fp16_quant: whether scales are rounded to float16.
         findings: what reading found.
+        is_json: whether it lists layers by name, each with a block of its own.
     """
 
     source: str
@@ -93,3 +94,4 @@ class RetrainRequest:
     batch_num: int = 1
     force_fp16_quant: bool = False
     findings: tuple[Finding, ...] = ()
+    is_json: bool = False

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from amct_onnx.config.layer_options import DEFAULT_ORIGIN
 from amct_onnx.config.retrain.facts import RetrainFacts, TrainableLayer
 from amct_onnx.config.retrain.layer_types import layer_type
 from amct_onnx.config.retrain.name_rules import name_findings
-from amct_onnx.config.retrain.options import FilterPruning, Pruning, SelectivePruning, WeightQuant
+from amct_onnx.config.retrain.options import DataQuant, FilterPruning, Pruning, SelectivePruning, WeightQuant
 from amct_onnx.config.retrain.plan import LayerRetrain, RetrainConfig
 from amct_onnx.config.retrain.request import Asked, RetrainRequest, Wishes
 from amct_onnx.config.retrain.sharing import with_shared_channels
@@ -18,6 +19,9 @@ from amct_onnx.errors import ConfigError
 from amct_onnx.findings import Finding, Severity, raise_findings
 
 T = TypeVar("T")
+_DATA = Asked(DataQuant(), DEFAULT_ORIGIN, None)
+_WEIGHT = Asked(WeightQuant(algorithm="arq_retrain"), DEFAULT_ORIGIN, None)
+"""What counts where a block gives the other part alone."""
 
 
 def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConfig:
@@ -58,8 +62,7 @@ def _layer(
     why_float = skipped_by(name, request.quant_skips, facts)
     if data is None and weight is None:
         why_float = why_float or "no block quantizes it"
-    if why_float:
-        data = weight = None
+    data, weight = (None, None) if why_float else (data or _DATA, weight or _WEIGHT)
     if why_whole:
         prune = None
     parts = {"prune": prune, "data": data, "weight": weight}
