@@ -26,7 +26,7 @@ from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.sparsify import as_selection
 from amct_onnx.api.thin_out import thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_models
-from amct_onnx.config.retrain import RetrainConfig
+from amct_onnx.config.retrain import Flow, RetrainConfig
 from amct_onnx.config.retrain.quantize import quantization_of
 from amct_onnx.errors import ArgumentError, ConfigError
 from amct_onnx.graph import BuiltModel, build, digest, import_model
@@ -121,7 +121,7 @@ def compress(
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, data=given.data)
-        resolved = configure_pruning(source.proto, base_dir, source.shapes, config)
+        resolved = configure_pruning(source.proto, base_dir, source.shapes, config, Flow.COMPRESSED)
     _check_asks(resolved)
     structure = _Structure(whole, base_dir)
     pruned: PruneReport | None = None

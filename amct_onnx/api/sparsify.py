@@ -25,6 +25,7 @@ from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
 from amct_onnx.api.thin_out import ThinModel, masked_by_record, thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_sparse
+from amct_onnx.config.retrain import Flow
 from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import digest
 from amct_onnx.graph.functions import inline_layer_functions
@@ -140,7 +141,7 @@ def as_selection(wanted: Selection | str | None, data: Any) -> Selection:
 
 def _left(source: PruneSource, config: PruneConfigSource) -> tuple[dict[str, str], tuple[str, ...]]:
     """The layers that a config does not thin out, each with the reason, and what a report should say of it."""
-    resolved = configure_pruning(source.proto, source.base_dir, source.shapes, config)
+    resolved = configure_pruning(source.proto, source.base_dir, source.shapes, config, Flow.PRUNE)
     resolved.thinned()
     left = {name: layer.why_dense for name, layer in resolved.layers.items() if layer.sparsity is None}
     return left, retrain_notes(resolved, weights=True)

@@ -89,7 +89,8 @@ def test_same_inputs_same_bytes(here) -> None:
 
 
 def test_json(here, capsys) -> None:
-    (here / "my.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
+    own = 'override_layer_configs { layer_name: "last" prune_config { n_out_of_m_pruner { l1_selective_prune {} } } }'
+    (here / "my.cfg").write_text(CFG + own)
     assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", "out/m", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert set(shown) == {"groups", "before", "after", "notes", "fitted", "trials", "sizes", "files"}
@@ -101,10 +102,7 @@ def test_json(here, capsys) -> None:
     }
     parameters = [sum(np.prod(shape) for shape in ((n, 3), (16, n), (4, 16))) for n in (8, 4)]
     assert [shown[when]["parameters"] for when in ("before", "after")] == parameters
-    assert shown["notes"] == [
-        "my.cfg: each of 3 layers, like 'first', is not quantized here; quantize the result, or let "
-        "`amct_onnx compress` do everything"
-    ]
+    assert shown["notes"] == ["my.cfg: 'last' is not thinned out 4:2 here; `amct_onnx sparsify` does that"]
 
 
 class TestConfigShow:
@@ -212,6 +210,10 @@ def test_bad_arguments(here, capsys, arguments: list[str], words: str) -> None:
         ('{"first": {"quant_enable": true}}', r"my\.cfg is a calibration config .*`amct_onnx quantize` takes it"),
         ("prune_config { n_out_of_m_pruner { l1_selective_prune {} } }", "asks for 4:2 sparsity alone"),
         ("compress_ratio: 1.3", r"my\.cfg is the config of a search .*--auto-config"),
+        (
+            CFG + "retrain_weight_quant_config { arq_retrain {} }",
+            r"my\.cfg, line \d: retrain_weight_quant_config is not taken, since nothing is quantized here; .*compress`",
+        ),
         (CFG + 'regular_prune_skip_layers: ""', r"my\.cfg, line \d+: regular_prune_skip_layers holds an empty name"),
     ],
 )

@@ -152,13 +152,6 @@ def test_saved_models_keep_external_weights_apart(folder) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_what_of_the_config_is_not_done_is_logged(folder) -> None:
-    Path("prune.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
-    create()
-    log = Path("amct_log/amct_onnx.log").read_text()
-    assert "WARNING - [AMCT]:prune.cfg: each of 3 layers, like 'first', is not quantized here" in log
-
-
 FAULTS = [
     ({"model_file": "no.onnx"}, ModelError, r"no\.onnx: cannot read"),
     ({"model_file": None}, UsageError, "create_prune_retrain_model: model_file is None, but it is the path"),
@@ -166,6 +159,7 @@ FAULTS = [
     ({"record_file": 3}, UsageError, "create_prune_retrain_model: record_file is 3"),
     ({"modified_onnx_file": None}, UsageError, "create_prune_retrain_model: modified_onnx_file is None"),
     ({"config_defination": "no.cfg"}, ConfigError, r"no\.cfg cannot be read"),
+    ({"config_defination": "all.cfg"}, ConfigError, r"all\.cfg, line 2: retrain_weight_quant_config is not taken"),
     ({"modified_onnx_file": "model.onnx"}, UsageError, "would overwrite an input"),
     ({"record_file": "prune.cfg"}, UsageError, "would overwrite an input"),
     ({"record_file": "same", "modified_onnx_file": "same"}, UsageError, "two outputs"),
@@ -175,6 +169,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("changes", "kind", "words"), FAULTS)
 def test_faults_leave_nothing(folder, changes: dict[str, object], kind: type[AmctError], words: str) -> None:
+    Path("all.cfg").write_text(CFG + "\nretrain_weight_quant_config { arq_retrain {} }")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(kind, match=words):
         create(**changes)

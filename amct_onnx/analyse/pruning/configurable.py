@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
@@ -19,6 +19,7 @@ from amct_onnx.config.retrain import (
     resolve_retrain,
 )
 from amct_onnx.config.retrain.request import Asked, Wishes
+from amct_onnx.graph import Model
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
@@ -35,10 +36,22 @@ def retrain_facts(prunable: Prunable) -> RetrainFacts:
     groups = {str(producer.node.name): group for group in prunable.groups for producer in group.producers}
     passed = carriers(prunable)
     dense = {refusal.node: refusal.reason for refusal in find_candidates(prunable.model).refusals}
-    nodes = [node for graph in prunable.model.graphs() for node in graph.nodes]
-    layers = {str(node.name): node for node in nodes if spec_of(node).has_record}
+
+    def layer(node: Node) -> TrainableLayer:
+        return _layer(node, groups.get(str(node.name)), dense.get(str(node.name), ""), passed)
+
+    return _facts(prunable.model, layer)
+
+
+def quant_retrain_facts(model: Model) -> RetrainFacts:
+    """The facts about a model, named, whose channels are nobody's concern."""
+    return _facts(model, lambda node: _layer(node, None, "", {}))
+
+
+def _facts(model: Model, layer: Callable[[Node], TrainableLayer]) -> RetrainFacts:
+    nodes = [node for graph in model.graphs() for node in graph.nodes]
     return RetrainFacts(
-        layers={name: _layer(node, groups.get(name), dense.get(name, ""), passed) for name, node in layers.items()},
+        layers={str(node.name): layer(node) for node in nodes if spec_of(node).has_record},
         nodes={str(node.name): str(node.op) for node in nodes},
         layer_types=tuple(name for name, spec in OPS.items() if spec.has_record),
         prunable_types=_PRUNABLE,

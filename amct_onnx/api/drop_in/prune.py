@@ -20,6 +20,7 @@ from amct_onnx.api.prune_config import resolve_prune_config
 from amct_onnx.api.prune_result import PruneResult
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.api.source import load_source, refuse_compressed, source_files
+from amct_onnx.config.retrain import Flow
 from amct_onnx.graph import BuiltModel, ExternalNaming, build, import_model
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.record import format_record
@@ -96,7 +97,7 @@ def restore_prune_retrain_model(
         announce(log, [modified_onnx_file], [*source_files(model_file, proto, base_dir), Path(record_file), *given])
         sizes = _sizes(model_file, input_data)
         if config_defination is not None:
-            resolve_prune_config(model_file, config_defination, input_shapes=sizes)
+            resolve_prune_config(model_file, config_defination, input_shapes=sizes, flow=Flow.PRUNE)
         result = restore_pruned(model_file, record_file, input_shapes=sizes)
         for note in result.report.notes:
             log.warning("%s", note)

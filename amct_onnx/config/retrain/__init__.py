@@ -4,6 +4,7 @@
 """
 
 from amct_onnx.config.retrain.facts import RetrainFacts, TrainableLayer
+from amct_onnx.config.retrain.flows import Flow
 from amct_onnx.config.retrain.json_write import format_retrain_json
 from amct_onnx.config.retrain.load import is_retrain_config, load_retrain_request, parse_retrain_request
 from amct_onnx.config.retrain.options import DataQuant, FilterPruning, SelectivePruning, WeightQuant
@@ -14,6 +15,7 @@ from amct_onnx.config.retrain.resolve import resolve_retrain
 __all__ = [
     "DataQuant",
     "FilterPruning",
+    "Flow",
     "LayerRetrain",
     "RetrainConfig",
     "RetrainFacts",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from amct_onnx.config.retrain.bounds import BITS, no_width, out_of_bounds
+from amct_onnx.config.retrain.cfg_fields import DATA, PRUNE, WEIGHT
 from amct_onnx.config.retrain.options import DataQuant, FilterPruning, Pruning, SelectivePruning, WeightQuant
 from amct_onnx.config.retrain.request import Asked, Wishes
 from amct_onnx.config.shorten import shortest
 from amct_onnx.findings import Finding
 from amct_onnx.prototext import Block
-
-PRUNE, DATA, WEIGHT = "prune_config", "retrain_data_quant_config", "retrain_weight_quant_config"
 
 
 class BlockReader:
@@ -43,6 +42,10 @@ class BlockReader:
         self.findings.append(Finding(line, "", message))
 
     def _pruning(self, block: Block) -> Pruning:
+        for other, line in block.replaced.items():
+            name = next(iter(block.fields))
+            message = f"{PRUNE} holds {name} and, on line {line}, {other}, but a block prunes in one way; delete one"
+            self.fault(block.line_of(name), message)
         selective: Block | None = block.get("n_out_of_m_pruner")
         if selective is not None:
             return self._selective(selective)

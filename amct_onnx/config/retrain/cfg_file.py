@@ -10,15 +10,11 @@ from collections.abc import Iterator
 
 from amct_onnx.config.cfg_file import problem_findings
 from amct_onnx.config.request import Named
-from amct_onnx.config.retrain.blocks import DATA, PRUNE, WEIGHT, BlockReader
+from amct_onnx.config.retrain.blocks import BlockReader
+from amct_onnx.config.retrain.cfg_fields import OF_BOTH, OF_PRUNING, OF_QUANTIZATION, PARTS, PRUNE
 from amct_onnx.config.retrain.request import RetrainRequest, Skips, Wishes
 from amct_onnx.proto.retrain_config_onnx import AMCTRetrainConfig
 from amct_onnx.prototext import Block, Source, TextError, message_spec, read_text
-
-_OF_BOTH = ("skip_layers", "skip_layer_types")
-_OF_PRUNING = ("regular_prune_skip_layers", "regular_prune_skip_types")
-_OF_QUANTIZATION = ("quant_skip_layers", "quant_skip_types")
-_PARTS = (PRUNE, DATA, WEIGHT)
 
 
 def parse_cfg(text: str, source: str) -> RetrainRequest:
@@ -39,8 +35,8 @@ def parse_cfg(text: str, source: str) -> RetrainRequest:
         of_all=of_all,
         types=types,
         layers=layers,
-        prune_skips=_skips(root, _OF_PRUNING),
-        quant_skips=_skips(root, _OF_QUANTIZATION),
+        prune_skips=_skips(root, OF_PRUNING),
+        quant_skips=_skips(root, OF_QUANTIZATION),
         batch_num=1 if batches is None else batches,
         force_fp16_quant=root.get("fakequant_precision_mode") == "FORCE_FP16_QUANT",
         findings=(*problem_findings(root), *reader.findings),
@@ -54,7 +50,7 @@ def is_retrain_cfg(text: str) -> bool:
     except TextError:
         return False
     entries = [root, *root.all("override_layer_types"), *root.all("override_layer_configs")]
-    own = {*_OF_PRUNING, *_OF_QUANTIZATION, *_PARTS}
+    own = {*OF_PRUNING, *OF_QUANTIZATION, *PARTS}
     return any(own & entry.fields.keys() for entry in entries)
 
 
@@ -64,7 +60,7 @@ def _read(text: str) -> Block:
 
 def _skips(root: Block, own: tuple[str, str]) -> Skips:
     """The lists for one purpose, with those for both before them."""
-    layers, types = ((both, one) for both, one in zip(_OF_BOTH, own, strict=True))
+    layers, types = ((both, one) for both, one in zip(OF_BOTH, own, strict=True))
     return Skips({field: _names(root, field) for field in layers}, {field: _names(root, field) for field in types})
 
 
@@ -76,7 +72,7 @@ def _names(root: Block, field: str) -> tuple[Named, ...]:
 def _overrides(root: Block, field: str, key: str, reader: BlockReader) -> Iterator[tuple[Named, Wishes]]:
     for entry in root.all(field):
         name = entry.get(key)
-        if not any(part in entry.fields for part in _PARTS):
+        if not any(part in entry.fields for part in PARTS):
             reader.fault(entry.line, f"{field} gives nothing for it; add {PRUNE}, or delete the block")
         wishes = reader.wishes(entry, f'{field} "{name}"')
         if name is not None:  # or the reader has said that it is missing

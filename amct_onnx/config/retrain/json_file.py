@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from amct_onnx.config.json_text import Value, read_json
-from amct_onnx.config.layer_options import DEFAULT_ORIGIN
 from amct_onnx.config.request import Named
 from amct_onnx.config.retrain.bounds import out_of_bounds
 from amct_onnx.config.retrain.json_blocks import JsonBlockReader
@@ -19,8 +18,8 @@ from amct_onnx.config.retrain.json_keys import (
     ROOT_KEYS,
     WEIGHT_CONFIG,
 )
-from amct_onnx.config.retrain.options import DataQuant, Pruning, WeightQuant
-from amct_onnx.config.retrain.request import Asked, RetrainRequest, Skips, Wishes
+from amct_onnx.config.retrain.options import Pruning
+from amct_onnx.config.retrain.request import DEFAULTS, Asked, RetrainRequest, Skips, Wishes
 from amct_onnx.errors import ConfigError
 from amct_onnx.findings import Finding, Severity
 from amct_onnx.prototext import Source, TextError
@@ -106,8 +105,7 @@ class _Reader(JsonBlockReader):
         if not self._is_enabled(RETRAIN_ENABLE, members, name, value.line):
             data = weight = None
         else:
-            data = data or Asked(DataQuant(), DEFAULT_ORIGIN, None)
-            weight = weight or Asked(WeightQuant(algorithm="arq_retrain"), DEFAULT_ORIGIN, None)
+            data, weight = data or DEFAULTS.data, weight or DEFAULTS.weight
         return Wishes(prune=self._pruned(members, name, value.line, prune), data=data, weight=weight)
 
     def _pruned(

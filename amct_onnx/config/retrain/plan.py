@@ -108,6 +108,12 @@ class RetrainConfig:
             )
         raise ConfigError(f"{self.source} {_NO_PRUNING}")
 
+    def check_quantizes(self) -> None:
+        """Raise :class:`ConfigError` where no layer is quantized."""
+        if not self.quantized():
+            why = _first_of(layer.why_float for layer in self.layers.values())
+            raise ConfigError(f"{self.source} leaves no layer to quantize ({why}); {_SKIP_FEWER}")
+
     def with_pruning(self) -> dict[str, FilterPruning]:
         """The layers whose channels are pruned; maybe none."""
         return {name: layer.pruning for name, layer in self.layers.items() if layer.pruning is not None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
 
+from amct_onnx.config.layer_options import DEFAULT_ORIGIN
 from amct_onnx.config.request import Named, origin
 from amct_onnx.config.retrain.options import DataQuant, Pruning, WeightQuant
 from amct_onnx.findings import Finding
@@ -41,6 +42,13 @@ class Wishes:
     prune: Asked[Pruning] | None = None
     data: Asked[DataQuant] | None = None
     weight: Asked[WeightQuant] | None = None
+
+
+DEFAULTS = Wishes(
+    data=Asked(DataQuant(), DEFAULT_ORIGIN, None),
+    weight=Asked(WeightQuant(algorithm="arq_retrain"), DEFAULT_ORIGIN, None),
+)
+"""How a layer is quantized of which nothing else is said."""
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,35 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from amct_onnx.config.layer_options import DEFAULT_ORIGIN
 from amct_onnx.config.retrain.facts import RetrainFacts, TrainableLayer
+from amct_onnx.config.retrain.flows import Flow, flow_findings, in_flow
 from amct_onnx.config.retrain.layer_types import layer_type
 from amct_onnx.config.retrain.name_rules import name_findings
-from amct_onnx.config.retrain.options import DataQuant, FilterPruning, Pruning, SelectivePruning, WeightQuant
+from amct_onnx.config.retrain.options import FilterPruning, Pruning, SelectivePruning, WeightQuant
 from amct_onnx.config.retrain.plan import LayerRetrain, RetrainConfig
-from amct_onnx.config.retrain.request import Asked, RetrainRequest, Wishes
+from amct_onnx.config.retrain.request import DEFAULTS, Asked, RetrainRequest, Wishes
 from amct_onnx.config.retrain.sharing import with_shared_channels
 from amct_onnx.config.retrain.skipping import dead_overrides, skipped_by
 from amct_onnx.errors import ConfigError
 from amct_onnx.findings import Finding, Severity, raise_findings
 
 T = TypeVar("T")
-_DATA = Asked(DataQuant(), DEFAULT_ORIGIN, None)
-_WEIGHT = Asked(WeightQuant(algorithm="arq_retrain"), DEFAULT_ORIGIN, None)
-"""What counts where a block gives the other part alone."""
 
 
-def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConfig:
+def resolve_retrain(request: RetrainRequest, facts: RetrainFacts, flow: Flow = Flow.COMPRESSED) -> RetrainConfig:
     """Resolve a retrain config for a model.
 
+    Args:
+        request: what the config asks for.
+        facts: the model.
+        flow: what is done with it.
+
     Raises:
-        ConfigError: one that lists everything that is wrong with the config, alone or with this model.
+        ConfigError: one that lists everything that is wrong with the config, alone, with this model, or in this flow.
     """
-    findings = [*request.findings, *name_findings(request, facts), *dead_overrides(request, facts)]
+    findings = [*request.findings, *flow_findings(request, flow)]
+    request = in_flow(request, flow)
+    findings += [*name_findings(request, facts), *dead_overrides(request, facts)]
     findings += [*_scale_findings(request, facts), *_unmoved(request, facts)]
     findings.sort(key=lambda finding: finding.line or 0)
     raise_findings(ConfigError, request.source, findings)
@@ -62,7 +66,7 @@ def _layer(
     why_float = skipped_by(name, request.quant_skips, facts)
     if data is None and weight is None:
         why_float = why_float or "no block quantizes it"
-    data, weight = (None, None) if why_float else (data or _DATA, weight or _WEIGHT)
+    data, weight = (None, None) if why_float else (data or DEFAULTS.data, weight or DEFAULTS.weight)
     if why_whole:
         prune = None
     parts = {"prune": prune, "data": data, "weight": weight}
