@@ -10,30 +10,29 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.configurable import model_facts
 from amct_onnx.analyse.pruning.options import Importance, PruneData
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
-from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target, quantize
+from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune import prune
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_result import PruneReport
 from amct_onnx.api.prune_source import load_float, prune_source
-from amct_onnx.api.result import CompressionResult, Report
+from amct_onnx.api.result import CompressionResult
+from amct_onnx.api.retrain_quantize import quantize_as_configured
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.sparsify import as_selection
 from amct_onnx.api.thin_out import thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_models
 from amct_onnx.config.retrain import Flow, RetrainConfig
-from amct_onnx.config.retrain.quantize import quantization_of
 from amct_onnx.errors import ArgumentError, ConfigError
-from amct_onnx.graph import BuiltModel, build, digest, import_model
+from amct_onnx.graph import BuiltModel, digest
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import PruneRecord, Record, RecordHeader, WeightState
-from amct_onnx.rewrite import OutputForm, prepare
+from amct_onnx.rewrite import OutputForm
 from amct_onnx.rewrite.sparsity import mask_records
 
 
@@ -137,7 +136,7 @@ def compress(
         structure = structure.then(outcome.model, outcome.record.prune, state)
     if resolved.sparse():
         structure, thinned = _thin(structure, resolved, chosen, given)
-    result = _quantized(structure, resolved, given, forms, target)
+    result = quantize_as_configured(structure.proto, structure.base_dir, resolved, given, forms, target)
     timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
     trials = try_models(whole, base_dir, result.models, source.samples if trial else (), timed=timed)
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=structure.state)
@@ -176,28 +175,3 @@ def _thin(
     thin = thin_out_model(proto, structure.base_dir, left, selection, given)
     report = SparsifyReport(thin.summaries, thin.refusals, thin.notes)
     return structure.then(thin.built, mask_records(thin.masks), thin.state), report
-
-
-def _quantized(
-    structure: _Structure,
-    config: RetrainConfig,
-    given: PruneData,
-    forms: Sequence[OutputForm],
-    target: QdqTarget,
-) -> CompressionResult:
-    """The structure quantized; without models where the config quantizes no layer."""
-    if not config.quantized():
-        return CompressionResult(Record(), Record(header=RecordHeader()), {}, Report((), (), 0, 0))
-    proto, base_dir = structure.proto, structure.base_dir
-    if base_dir is not None:
-        proto = build(import_model(proto, base_dir)).to_proto()
-    facts = model_facts(prepare(proto, None).model)
-    return quantize(
-        proto,
-        given.data,
-        formats=forms,
-        config=quantization_of(config, facts),
-        qdq_target=target,
-        trial=False,
-        progress=given.progress,
-    )

@@ -30,14 +30,14 @@ def with_weights(built: BuiltModel, path: Path) -> BuiltModel:
     for name, values in weights.items():
         if name not in built.values:
             near = get_close_matches(name, built.values, n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else "give the weights of the pruned model, by their names"
-            raise DataError(f"{path}: it holds '{name}', which is no weight of the pruned model; {remedy}")
+            remedy = f"did you mean '{near[0]}'?" if near else "give the weights of the modified model, by their names"
+            raise DataError(f"{path}: it holds '{name}', which is no weight of the model; {remedy}")
         own = built.values[name]
         wanted, found = (tuple(own.shape), own.dtype), (tuple(values.shape), values.dtype)
         if wanted != found:
             raise DataError(
-                f"{path}: '{name}' is {_words(*found)}, but the pruned model has {_words(*wanted)}; give the weights "
-                "of the model that was pruned by this record"
+                f"{path}: '{name}' is {_words(*found)}, but the model has {_words(*wanted)}; give the weights of "
+                "the model that was made by this record"
             )
     replaced = {name: Constant(name, values) for name, values in weights.items()}
     return replace(built, values={**built.values, **replaced})
