@@ -10,7 +10,8 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.options import Importance, PruneData
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target
@@ -116,7 +117,7 @@ def compress(
         raise ArgumentError("{data} is needed: layers are quantized by what they are fed; give some")
     forms, target = as_forms(formats), as_target(qdq_target, formats)
     chosen = as_selection(selection or (Selection.COMPENSATED if recover else Selection.L1), data)
-    given = PruneData(walkable(data, "compressing"), progress=progress)
+    given = FittingData(walkable(data, "compressing"), progress=progress)
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, data=given.data)
@@ -168,7 +169,7 @@ def _check_asks(config: RetrainConfig) -> None:
 
 
 def _thin(
-    structure: _Structure, config: RetrainConfig, selection: Selection, given: PruneData
+    structure: _Structure, config: RetrainConfig, selection: Selection, given: FittingData
 ) -> tuple[_Structure, SparsifyReport]:
     proto = inline_layer_functions(structure.proto, structure.base_dir)
     left = {name: layer.why_dense for name, layer in config.layers.items() if layer.sparsity is None}

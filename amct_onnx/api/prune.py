@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from amct_onnx.analyse.pruning.biases import shift_bias
+from amct_onnx.analyse.fitting.biases import shift_bias
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.analyse.fitting.evidence import data_notes
+from amct_onnx.analyse.fitting.refit import layers_to_refit, refit
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.choose import choose
 from amct_onnx.analyse.pruning.constants import constant_shifts
 from amct_onnx.analyse.pruning.cost import Shapes, model_cost, nodes_cost
-from amct_onnx.analyse.pruning.evidence import data_notes
-from amct_onnx.analyse.pruning.options import Importance, PruneData, PruneOptions
+from amct_onnx.analyse.pruning.options import Importance, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan
-from amct_onnx.analyse.pruning.refit import layers_to_refit, refit
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
@@ -127,10 +128,10 @@ def prune(
     return replace(result, record=replace(result.record, header=header), report=report, source=files)
 
 
-def _given(data: Any, recover: bool | None, progress: Progress | None) -> PruneData:
+def _given(data: Any, recover: bool | None, progress: Progress | None) -> FittingData:
     if recover and data is None:
         raise ArgumentError("{recover} fits layers on {data}; give {data}, or leave {recover} out")
-    return PruneData(walkable(data, "pruning"), progress=progress)
+    return FittingData(walkable(data, "pruning"), progress=progress)
 
 
 def restore_pruned(
@@ -198,7 +199,7 @@ def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None
         )
 
 
-def _pruned(source: PruneSource, options: PruneOptions, given: PruneData, *, recover: bool) -> PruneResult:
+def _pruned(source: PruneSource, options: PruneOptions, given: FittingData, *, recover: bool) -> PruneResult:
     proto, base_dir, shapes = source.proto, source.base_dir, source.shapes
     prunable = open_prunable(proto, base_dir, shapes, options.skip)
     chosen = choose(prunable, proto, base_dir, shapes, options, given)

@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from amct_onnx.analyse.configurable import model_facts
-from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.api.compress import quantize
 from amct_onnx.api.result import CompressionResult, Report
 from amct_onnx.config.retrain import RetrainConfig
@@ -23,7 +23,7 @@ def quantize_as_configured(
     proto: ModelProto,
     base_dir: Path | None,
     config: RetrainConfig,
-    given: PruneData,
+    given: FittingData,
     forms: Collection[OutputForm],
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
 ) -> CompressionResult:

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
@@ -65,7 +65,7 @@ def sparsify(
     if config is not None:
         refuse_beside_config({"skip": names})
     chosen = as_selection(selection, data)
-    given = PruneData(walkable(data, "thinning out"), progress=progress)
+    given = FittingData(walkable(data, "thinning out"), progress=progress)
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, data=given.data, input_shapes=input_shapes)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.evidence import data_notes
-from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.analyse.fitting.evidence import data_notes
 from amct_onnx.analyse.sparsity.compensate import compensate, why_not_compensated
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.api.sparse_result import SparseSummary
@@ -54,7 +54,7 @@ class ThinModel:
 
 
 def thin_out_model(
-    proto: ModelProto, base_dir: Path | None, left: Mapping[str, str], selection: Selection, given: PruneData
+    proto: ModelProto, base_dir: Path | None, left: Mapping[str, str], selection: Selection, given: FittingData
 ) -> ThinModel:
     """Thin out every layer that can be.
 

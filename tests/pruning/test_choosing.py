@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from amct_onnx.analyse.fitting.moments import Moments, ridge_fit
 from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.counts import channels_kept
 from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate
 from amct_onnx.analyse.pruning.importance import balanced_l2, lowest
-from amct_onnx.analyse.pruning.moments import Moments, ridge_fit
 from amct_onnx.analyse.pruning.search import removal_counts, scaled_to
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.passes.pruning.groups import Group

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto
 
 import amct_onnx
-from amct_onnx.analyse.pruning.rows import LayerView
+from amct_onnx.analyse.fitting.rows import LayerView
 from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
 from tests.models import Array, imported, node_named, normal, parse, run
 

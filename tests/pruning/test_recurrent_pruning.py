@@ -10,8 +10,8 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import amct_onnx
+from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.cost import layer_multiply_adds
-from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.pruning.reader_views import ReaderMoments
 from amct_onnx.analyse.pruning.shapes import tensor_shapes
 from amct_onnx.api.prune import prune_groups
@@ -211,7 +211,7 @@ def test_gates_see_inputs_and_states(directions: int) -> None:
     feeds = [{"x": normal(STEPS, 4, INPUTS, seed=index)} for index in range(3)]
     shapes = tensor_shapes(proto, None, feeds[0])
     prunable = open_prunable(proto, None, shapes)
-    moments = ReaderMoments([*prunable.flow.readers, *prunable.flow.recurrences], proto, None, PruneData(feeds))
+    moments = ReaderMoments([*prunable.flow.readers, *prunable.flow.recurrences], proto, None, FittingData(feeds))
     shown = onnx.ModelProto()
     shown.CopyFrom(proto)
     shown.graph.output.append(onnx.helper.make_empty_tensor_value_info("a"))

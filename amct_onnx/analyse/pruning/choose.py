@@ -10,10 +10,11 @@ from pathlib import Path
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.analyse.fitting.evidence import Evidence, check_finite
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.cost import Shapes
-from amct_onnx.analyse.pruning.evidence import Evidence, check_finite
-from amct_onnx.analyse.pruning.options import PruneData, PruneOptions, SearchGoal
+from amct_onnx.analyse.pruning.options import PruneOptions, SearchGoal
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups, wanted_pruning
 from amct_onnx.analyse.pruning.ranking import Ranking
 from amct_onnx.analyse.pruning.reader_views import ReaderMoments
@@ -44,7 +45,7 @@ def choose(
     base_dir: Path | None,
     shapes: Shapes,
     options: PruneOptions,
-    given: PruneData,
+    given: FittingData,
 ) -> Chosen:
     """Choose what goes of every group.
 
@@ -79,7 +80,7 @@ def _searched(
     shapes: Shapes,
     options: PruneOptions,
     goal: SearchGoal,
-    given: PruneData,
+    given: FittingData,
 ) -> Chosen:
     """What goes when so much of the whole model has to; what the options name stands."""
     given = replace(given, feeds=goal.feeds)
@@ -107,7 +108,7 @@ def _checked(moments: ReaderMoments | None) -> Mapping[str, Evidence]:
     return found
 
 
-def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, given: PruneData) -> ReaderMoments:
+def group_moments(prunable: Prunable, proto: ModelProto, base_dir: Path | None, given: FittingData) -> ReaderMoments:
     """Moments of what the readers of every group that may be pruned are fed in the float model."""
     groups = [group for group in prunable.groups if group.is_free.any()]
     # What runs in a branch is not seen from outside.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
+from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.pruning.importance import filter_rows
-from amct_onnx.analyse.pruning.rows import LayerView, has_view
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import known_constant

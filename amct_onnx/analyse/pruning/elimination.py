@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from amct_onnx.analyse.fitting.moments import Matrix
 from amct_onnx.analyse.pruning.importance import lowest
-from amct_onnx.analyse.pruning.moments import Matrix
 from amct_onnx.passes.pruning.groups import Group
 
 _ROUNDS = 24

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amct_onnx.analyse.pruning.rows import chosen_rows
+from amct_onnx.analyse.fitting.rows import chosen_rows
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array

@@ -5,10 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
-from amct_onnx.analyse.walk import Progress
 
 
 class Importance(enum.Enum):
@@ -82,20 +80,3 @@ class PruneOptions:
     def of(self, layer: str) -> LayerPruning | None:
         """The choice for one layer."""
         return self.layers.get(layer, self.default)
-
-
-@dataclass(frozen=True)
-class PruneData:
-    """Calibration data for pruning.
-
-    Attributes:
-        data: feeds, which are walked several times; None for none.
-        feeds: how many of them to use; None for all.
-        seed: chooses rows of large tensors.
-        progress: wraps the iterator of feeds of every walk.
-    """
-
-    data: Any = None
-    feeds: int | None = None
-    seed: int = 0
-    progress: Progress | None = None

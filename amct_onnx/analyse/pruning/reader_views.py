@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.biases import takes_bias
+from amct_onnx.analyse.fitting.biases import takes_bias
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.analyse.fitting.evidence import Evidence, evidence
+from amct_onnx.analyse.fitting.moments import RIDGE, Moments
+from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.pruning.elimination import ReaderView
-from amct_onnx.analyse.pruning.evidence import Evidence, evidence
 from amct_onnx.analyse.pruning.gates import GateView, gate_view
-from amct_onnx.analyse.pruning.moments import RIDGE, Moments
-from amct_onnx.analyse.pruning.options import PruneData
-from amct_onnx.analyse.pruning.rows import LayerView, has_view
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import known_constant
@@ -50,7 +50,7 @@ class ReaderMoments(GroupMoments):
         evidence: what the layers that were asked for were fed.
     """
 
-    def __init__(self, readers: Iterable[Reader], proto: ModelProto, base_dir: Path | None, given: PruneData) -> None:
+    def __init__(self, readers: Iterable[Reader], proto: ModelProto, base_dir: Path | None, given: FittingData) -> None:
         """Plan the walks; none is done yet.
 
         Args:
@@ -102,7 +102,7 @@ def _batches(views: Sequence[View]) -> list[list[View]]:
 
 
 def _watched(
-    views: Sequence[View], proto: ModelProto, base_dir: Path | None, given: PruneData
+    views: Sequence[View], proto: ModelProto, base_dir: Path | None, given: FittingData
 ) -> dict[str, list[Moments]]:
     seen = {view.key: [Moments() for _ in range(view.groups)] for view in views}
     rng = np.random.default_rng(given.seed)

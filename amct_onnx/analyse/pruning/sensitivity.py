@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
-from amct_onnx.analyse.pruning.moments import LARGEST, RIDGE, Moments
-from amct_onnx.analyse.pruning.refit import fit_layer
-from amct_onnx.analyse.pruning.rows import LayerView
+from amct_onnx.analyse.fitting.moments import LARGEST, RIDGE, Moments
+from amct_onnx.analyse.fitting.refit import fit_layer
+from amct_onnx.analyse.fitting.rows import LayerView
 from amct_onnx.graph import build, constant_array
 from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.weights import Array

@@ -12,8 +12,8 @@ import numpy as np
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, iterate_feeds
+from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.input_shapes import check_input_shapes, input_shape_text
-from amct_onnx.analyse.pruning.options import PruneData
 from amct_onnx.analyse.segments import inputs_alone
 from amct_onnx.analyse.walk import Watcher, is_empty, walk
 from amct_onnx.errors import AmctError, DataError
@@ -58,7 +58,7 @@ def first_feeds(proto: ModelProto, base_dir: Path | None, data: Any, count: int 
     return found
 
 
-def held_out(proto: ModelProto, base_dir: Path | None, given: PruneData) -> tuple[PruneData, list[Feed]]:
+def held_out(proto: ModelProto, base_dir: Path | None, given: FittingData) -> tuple[FittingData, list[Feed]]:
     """The data without its last feeds, and these, to measure on; of few feeds all, and the first."""
     feeds = given.data
     total = given.feeds

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.evidence import Evidence
-from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
-from amct_onnx.analyse.pruning.options import PruneData
-from amct_onnx.analyse.pruning.refit import RefitLayer, about_its_means, refit, set_weights
-from amct_onnx.analyse.pruning.rows import LayerView, has_view
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.analyse.fitting.evidence import Evidence
+from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
+from amct_onnx.analyse.fitting.refit import RefitLayer, about_its_means, refit, set_weights
+from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.sparsity.surgeon import Columns, settle, thin_out
 from amct_onnx.graph import Model, constant_array
 from amct_onnx.graph.op_table import known_constant
@@ -59,7 +59,7 @@ def why_not_compensated(layer: SparseLayer, seen: Container[int]) -> str:
 
 
 def compensate(
-    model: Model, layers: Sequence[SparseLayer], proto: ModelProto, base_dir: Path | None, given: PruneData
+    model: Model, layers: Sequence[SparseLayer], proto: ModelProto, base_dir: Path | None, given: FittingData
 ) -> Compensated:
     """Thin layers out in place, so that their results stay near those of the float model.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.options import PruneData
+from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.drop_in.retrain_steps import FORMS, as_it_is, tell, write_both
 from amct_onnx.api.drop_in.trained_weights import with_weights
@@ -67,7 +67,7 @@ def restore(
                 f"{function}: input_data is None, but the weights are not those that {record_file} was made with, so "
                 "scales are found anew; give a list of feeds"
             )
-        given = PruneData(walkable(input_data, "finding scales"))
+        given = FittingData(walkable(input_data, "finding scales"))
         result = quantize_as_configured(restored, None, config, given, FORMS)
         tell(log, result.report.notes)
         record = replace(loaded.record, layers=result.record.layers, header=_header(loaded.record, restored))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from amct_onnx.analyse.pruning.moments import Moments
+from amct_onnx.analyse.fitting.moments import Moments
 from amct_onnx.errors import DataError
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.biases import set_bias, shift_bias, takes_bias
-from amct_onnx.analyse.pruning.evidence import Evidence, check_finite, evidence
-from amct_onnx.analyse.pruning.moments import RIDGE, Matrix, Moments, ridge_fit
-from amct_onnx.analyse.pruning.options import PruneData
-from amct_onnx.analyse.pruning.rows import LayerView, has_view
+from amct_onnx.analyse.fitting.biases import set_bias, shift_bias, takes_bias
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.analyse.fitting.evidence import Evidence, check_finite, evidence
+from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
+from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import Model, build, constant_array
 from amct_onnx.graph.edit import replace_input
@@ -53,7 +53,7 @@ def refit(
     layers: Sequence[RefitLayer],
     proto: ModelProto,
     base_dir: Path | None,
-    given: PruneData,
+    given: FittingData,
     *,
     fit: LayerFit | None = None,
     walks: int = MOST_STAGES,
@@ -89,7 +89,7 @@ def refit(
 
 
 def _moments(
-    model: Model, layers: Sequence[RefitLayer], proto: ModelProto, base_dir: Path | None, given: PruneData
+    model: Model, layers: Sequence[RefitLayer], proto: ModelProto, base_dir: Path | None, given: FittingData
 ) -> dict[str, list[Moments]]:
     """What the layers read in the pruned model, with what they give in the float model."""
     views = {str(layer.node.name): LayerView(layer.node) for layer in layers}

@@ -1,0 +1,1 @@
+"""What layers are fed, as streamed moments, and fitting them to it again in closed form."""
