@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from amct_onnx.analyse.fitting.biases import set_bias, takes_bias
 from amct_onnx.errors import DataError, ModelError
-from amct_onnx.graph import BuiltModel, read_model
+from amct_onnx.graph import BuiltModel, build, import_model, read_model
+from amct_onnx.graph.op_table import spec_of
 from amct_onnx.graph.parts import Constant
 from amct_onnx.graph.weights import StoredValues, Values
 
@@ -27,6 +31,7 @@ def with_weights(built: BuiltModel, path: Path) -> BuiltModel:
         DataError: the file cannot be read, or a weight of it is not the model's, in name, shape or type.
     """
     weights = _read(path)
+    built = _with_biases(built, weights)
     for name, values in weights.items():
         if name not in built.values:
             near = get_close_matches(name, built.values, n=1)
@@ -41,6 +46,19 @@ def with_weights(built: BuiltModel, path: Path) -> BuiltModel:
             )
     replaced = {name: Constant(name, values) for name, values in weights.items()}
     return replace(built, values={**built.values, **replaced})
+
+
+def _with_biases(built: BuiltModel, weights: Mapping[str, Values]) -> BuiltModel:
+    """The model with the biases that fitting gave to layers without one, where the weights hold them."""
+    wanted = {name: values for name, values in weights.items() if name not in built.values and name.endswith(".bias")}
+    if not wanted:
+        return built
+    model = import_model(built.to_proto())
+    for node in model.nodes():
+        values = wanted.get(f"{node.name}.bias")
+        if values is not None and spec_of(node).has_record and takes_bias(node, math.prod(values.shape)):
+            set_bias(model, node, np.zeros(values.shape))
+    return build(model)
 
 
 def _read(path: Path) -> dict[str, Values]:

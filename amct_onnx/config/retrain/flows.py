@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from amct_onnx.config.request import Named
 from amct_onnx.config.retrain.cfg_fields import DATA, OF_PRUNING, OF_QUANTIZATION, PRUNE, WEIGHT
 from amct_onnx.config.retrain.json_keys import DATA_CONFIG, PRUNE_CONFIG, WEIGHT_CONFIG
-from amct_onnx.config.retrain.request import DEFAULTS, RetrainRequest, Skips, Wishes
+from amct_onnx.config.retrain.request import DEFAULT_DATA, DEFAULT_WEIGHT, RetrainRequest, Skips, Wishes
 from amct_onnx.findings import Finding
 
 
@@ -76,7 +76,7 @@ def in_flow(request: RetrainRequest, flow: Flow) -> RetrainRequest:
     if flow is not Flow.QUANT or request.is_json:
         return request
     of_all = request.of_all
-    quantized = Wishes(data=of_all.data or DEFAULTS.data, weight=of_all.weight or DEFAULTS.weight)
+    quantized = Wishes(data=of_all.data or DEFAULT_DATA, weight=of_all.weight or DEFAULT_WEIGHT)
     return replace(request, of_all=quantized, prune_skips=Skips())
 
 

@@ -19,7 +19,7 @@ from amct_onnx.config.retrain.json_keys import (
     WEIGHT_CONFIG,
 )
 from amct_onnx.config.retrain.options import Pruning
-from amct_onnx.config.retrain.request import DEFAULTS, Asked, RetrainRequest, Skips, Wishes
+from amct_onnx.config.retrain.request import DEFAULT_DATA, DEFAULT_WEIGHT, Asked, RetrainRequest, Skips, Wishes
 from amct_onnx.errors import ConfigError
 from amct_onnx.findings import Finding, Severity
 from amct_onnx.prototext import Source, TextError
@@ -105,7 +105,7 @@ class _Reader(JsonBlockReader):
         if not self._is_enabled(RETRAIN_ENABLE, members, name, value.line):
             data = weight = None
         else:
-            data, weight = data or DEFAULTS.data, weight or DEFAULTS.weight
+            data, weight = data or DEFAULT_DATA, weight or DEFAULT_WEIGHT
         return Wishes(prune=self._pruned(members, name, value.line, prune), data=data, weight=weight)
 
     def _pruned(

@@ -44,10 +44,8 @@ class Wishes:
     weight: Asked[WeightQuant] | None = None
 
 
-DEFAULTS = Wishes(
-    data=Asked(DataQuant(), DEFAULT_ORIGIN, None),
-    weight=Asked(WeightQuant(algorithm="arq_retrain"), DEFAULT_ORIGIN, None),
-)
+DEFAULT_DATA = Asked(DataQuant(), DEFAULT_ORIGIN, None)
+DEFAULT_WEIGHT = Asked(WeightQuant(algorithm="arq_retrain"), DEFAULT_ORIGIN, None)
 """How a layer is quantized of which nothing else is said."""
 
 
