@@ -23,6 +23,7 @@ from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
 from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
+from amct_onnx.api.structure_record import structure_alone
 from amct_onnx.api.thin_out import ThinModel, masked_by_record, thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_sparse
 from amct_onnx.config.retrain import Flow
@@ -99,7 +100,8 @@ def restore_sparse(
         model: the model the record was made for, or the sparse model that was written beside it; with
             `structure_only` any of the same structure.
         record: path of the record file, or a record.
-        structure_only: take the record for a model with other weights, too.
+        structure_only: take the record for a model with other weights, too; the result's record is then that of the
+            structure alone, for this model.
 
     Raises:
         RecordError: the record cannot be read, breaks a rule, or does not fit the model.
@@ -113,9 +115,10 @@ def restore_sparse(
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
         thin, said = masked_by_record(inline_layer_functions(whole, base_dir), base_dir, plain, source)
-    report = SparsifyReport(thin.summaries, thin.refusals, (*notes, *said))
+    kept, left_out = structure_alone(plain, whole, base_dir) if structure_only else (plain, ())
+    report = SparsifyReport(thin.summaries, thin.refusals, (*notes, *said, *left_out))
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
-    return SparsifyResult(plain, thin.built, report, (*source_files(model, whole, base_dir), *read))
+    return SparsifyResult(kept, thin.built, report, (*source_files(model, whole, base_dir), *read))
 
 
 def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record:

@@ -422,24 +422,40 @@ class TestPublishedExamples:
             WeightQuant(algorithm="arq_retrain", channel_wise=False),
         ]
 
-    VERBATIM: ClassVar = [
-        ("quant.cfg", 17, "conv_1", "skip_layers names it, but the model has no such node"),
-        ("quant.cfg", 20, "Optype", "override_layer_types names a type that is not pruned or quantized"),
-        ("quant.cfg", 31, "Opname", "override_layer_configs names it, but the model has no such node"),
-        ("prune.cfg", 11, "Opname", "regular_prune_skip_layers names it, but the model has no such node"),
-        ("prune.cfg", 14, "Opname", "regular_prune_skip_layers names it twice (first on line 11)"),
-        ("prune.cfg", 18, "Opname", "prune_config for what regular_prune_skip_layers, line 11, leaves out"),
-        ("selective_prune.cfg", 14, "Opname", "regular_prune_skip_layers names it twice (first on line 11)"),
-        ("selective_prune.cfg", 18, "Opname", "prune_config for what regular_prune_skip_layers, line 11, leaves out"),
-        ("compressed1.cfg", 10, "Optype", "skip_layer_types names a type that is not pruned or quantized"),
-        ("compressed1.cfg", 13, "Opname", "quant_skip_layers names it, but the model has no such node"),
-        ("compressed1.cfg", 25, "Optype", "prune_config for what skip_layer_types, line 10, leaves out"),
-        ("compressed2.cfg", 16, "Optype", "quant_skip_types names a type that is not pruned or quantized"),
-        ("compressed2.cfg", 25, "Optype", "its quantization for what skip_layer_types, line 10, leaves out"),
+    UNKNOWN = "names it, but the model has no such node"
+    NO_TYPE = "names a type that is not pruned or quantized; choose from Conv, ConvTranspose, Gemm"
+    OF_PRUNING: ClassVar = [
+        (11, "Opname", f"regular_prune_skip_layers {UNKNOWN}; `amct_onnx inspect` shows the names"),
+        (14, "Opname", "regular_prune_skip_layers names it twice (first on line 11); delete one of them"),
+        (18, "Opname", f"override_layer_configs {UNKNOWN}"),
+        (18, "Opname", "override_layer_configs gives prune_config for what regular_prune_skip_layers, line 11, leaves"),
     ]
+    OF_BOTH: ClassVar = [
+        (10, "Optype", f"skip_layer_types {NO_TYPE}"),
+        (13, "Opname", f"quant_skip_layers {UNKNOWN}"),
+        (16, "Optype", f"quant_skip_types {NO_TYPE}"),
+        (25, "Optype", f"override_layer_types {NO_TYPE}"),
+        (25, "Optype", "override_layer_types gives prune_config for what skip_layer_types, line 10, leaves out"),
+        (25, "Optype", "override_layer_types gives its quantization for what skip_layer_types, line 10, leaves out"),
+    ]
+    VERBATIM: ClassVar = {
+        "quant.cfg": [
+            (17, "conv_1", f'skip_layers {UNKNOWN}; did you mean "conv1"?'),
+            (20, "Optype", f"override_layer_types {NO_TYPE}"),
+            (31, "Opname", f"override_layer_configs {UNKNOWN}"),
+        ],
+        "prune.cfg": OF_PRUNING,
+        "selective_prune.cfg": OF_PRUNING,
+        "compressed1.cfg": OF_BOTH,
+        "compressed2.cfg": OF_BOTH,
+    }
 
-    @pytest.mark.parametrize(("name", "line", "entry", "words"), VERBATIM)
-    def test_verbatim_their_placeholders_are_told(self, name: str, line: int, entry: str, words: str) -> None:
+    @pytest.mark.parametrize("name", EXAMPLES)
+    def test_verbatim_every_placeholder_is_told_and_nothing_else(self, name: str) -> None:
+        """Unknown layers and types, repeated entries, overrides that count for nobody: each with its line."""
         with pytest.raises(ConfigError) as caught:
-            resolved(EXAMPLES[name])
-        assert any(f'line {line}, "{entry}": ' in told and words in told for told in str(caught.value).splitlines())
+            resolve_retrain(parse_retrain_request(EXAMPLES[name], source=name), FACTS)
+        first, *told = str(caught.value).splitlines()
+        assert first == f"{name} has {len(self.VERBATIM[name])} faults:"
+        for (line, entry, words), text in zip(self.VERBATIM[name], told, strict=True):
+            assert text.startswith(f'  line {line}, "{entry}": {words}')
