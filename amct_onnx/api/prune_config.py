@@ -12,7 +12,12 @@ from typing import TypeAlias
 from onnx import ModelProto
 
 from amct_onnx.analyse.configurable import model_facts
-from amct_onnx.analyse.pruning.configurable import quant_retrain_facts, resolve_search, retrain_facts
+from amct_onnx.analyse.pruning.configurable import (
+    quant_retrain_facts,
+    resolve_search,
+    retrain_facts,
+    with_idle_layers,
+)
 from amct_onnx.analyse.pruning.cost import Shapes
 from amct_onnx.api.prune_source import load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models
@@ -30,7 +35,7 @@ from amct_onnx.errors import ConfigError
 from amct_onnx.graph import import_model, name_nodes
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.rewrite import prepare
-from amct_onnx.rewrite.pruning import open_prunable
+from amct_onnx.rewrite.pruning import Prunable, open_prunable
 
 _QUANTIZE = "quantize the result, or let `amct_onnx compress` do everything"
 
@@ -55,8 +60,8 @@ def resolve_prune_config(
     Raises:
         ConfigError: the config cannot be read, breaks a rule, or does not fit the model or the flow.
     """
-    with _followed(model, input_shapes, flow) as facts:
-        return _resolved(config, facts, flow)
+    with _followed(model, input_shapes, flow) as (facts, prunable):
+        return with_idle_layers(_resolved(config, facts, flow), prunable)
 
 
 def resolve_quant_retrain(model: Source, config: PruneConfigSource) -> RetrainConfig:
@@ -92,18 +97,20 @@ def resolve_auto_config(
     Raises:
         ConfigError: its overrides do not fit the model.
     """
-    with _followed(model, input_shapes, Flow.PRUNE) as facts:
+    with _followed(model, input_shapes, Flow.PRUNE) as (facts, _):
         return resolve_search(config, facts)
 
 
 @contextmanager
-def _followed(model: Source, input_shapes: Mapping[str, Sequence[int]] | None, flow: Flow) -> Iterator[RetrainFacts]:
-    """The facts about a model; what goes wrong with them is blamed on a model that is not legal."""
+def _followed(
+    model: Source, input_shapes: Mapping[str, Sequence[int]] | None, flow: Flow
+) -> Iterator[tuple[RetrainFacts, Prunable]]:
+    """The facts about a model, and its channels; what goes wrong with them is blamed on a model that is not legal."""
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, input_shapes=input_shapes)
-        facts = retrain_facts(open_prunable(source.proto, base_dir, source.shapes))
-        yield _with_quantization(facts, whole, base_dir, flow)
+        prunable = open_prunable(source.proto, base_dir, source.shapes)
+        yield _with_quantization(retrain_facts(prunable), whole, base_dir, flow), prunable
 
 
 def configure_pruning(

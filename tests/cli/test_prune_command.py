@@ -134,11 +134,12 @@ class TestConfigShow:
         assert main([*self.COMMAND]) == 0
         out = capsys.readouterr().out
         for words in (
-            r"first +Conv +0\.25, a multiple of 16 stays +data ulq_quantize, 8 bits, from -5 to 6; weights "
+            r"first +Conv +0\.25, but no channel goes: a multiple of 16 stays for Ascend devices, and of 8 channels "
+            r"that is all +data ulq_quantize, 8 bits, from -5 to 6; weights "
             r"ulq_retrain, 8 bits, per channel +prune: override_layer_configs \"first\", line 5; data: ",
             r"second +Conv +4:2 sparsity \(M4N2, chosen once: update_freq 3 means something in training alone\) ",
             r"last .* no: quant_skip_layers, line 9",
-            "1 of 3 layers are to be pruned, 2 thinned out 4:2, 2 quantized",
+            "0 of 3 layers are to be pruned, 2 thinned out 4:2, 2 quantized",
         ):
             assert re.search(words, out), words
         assert "warning" not in out

@@ -102,6 +102,19 @@ def test_a_skipped_layer_keeps_those_that_share_its_channels(field: str) -> None
     }
 
 
+def test_the_config_shows_where_alignment_leaves_nothing_to_go() -> None:
+    """Of 64 channels 45 stay, 48 aligned; of 32 the 22 that stay become all."""
+    config = resolve_prune_config(CHAIN, parse_retrain_request(filters(0.3, aligned=True)))
+    assert {name: layer.why_none for name, layer in config.layers.items() if layer.pruning} == {
+        "stem": "",
+        "up": "a multiple of 16 stays for Ascend devices, and of 32 channels that is all",
+        "mid": "a multiple of 16 stays for Ascend devices, and of 48 channels that is all",
+    }
+    assert channels(prune(CHAIN, config=config)) == {"stem": 48, "up": 32, "mid": 48, "head": 5}
+    few = resolve_prune_config(CHAIN, parse_retrain_request(filters(0.001)))
+    assert few.layers["stem"].why_none == "0.001 of 64 channels rounds to none"
+
+
 def test_the_config_shows_which_layers_share_channels() -> None:
     layers = resolve_prune_config(SUM, parse_retrain_request(filters(0.5))).layers
     assert {name: layer.shares for name, layer in layers.items()} == {

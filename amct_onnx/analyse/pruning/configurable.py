@@ -8,6 +8,7 @@ from dataclasses import replace
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.counts import ALIGNMENT
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions, SearchGoal
+from amct_onnx.analyse.pruning.plan import units_removed
 from amct_onnx.config.auto_prune import AutoPruneConfig
 from amct_onnx.config.retrain import (
     FilterPruning,
@@ -57,6 +58,23 @@ def _facts(model: Model, layer: Callable[[Node], TrainableLayer]) -> RetrainFact
         prunable_types=_PRUNABLE,
         sparse_types=OPERATORS,
     )
+
+
+def with_idle_layers(config: RetrainConfig, prunable: Prunable) -> RetrainConfig:
+    """The config, with the reason for layers of whose channels none goes, though their ratio asks for it."""
+    groups = {str(producer.node.name): group for group in prunable.groups for producer in group.producers}
+    idle = {name: _why_idle(groups.get(name), of) for name, of in config.with_pruning().items()}
+    layers = {name: replace(layer, why_none=idle.get(name, "")) for name, layer in config.layers.items()}
+    return replace(config, layers=layers)
+
+
+def _why_idle(group: Group | None, pruning: FilterPruning) -> str:
+    if group is None:
+        return ""
+    if not group.readers:
+        return "no layer reads its channels"
+    count, reason = units_removed(group, LayerPruning(pruning.ratio, pruning.ascend_optimized))
+    return "" if count else reason
 
 
 def prune_options(config: RetrainConfig, importance: Importance | ChannelSensitivity) -> PruneOptions:

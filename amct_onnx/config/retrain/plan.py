@@ -23,6 +23,7 @@ class LayerRetrain:
         sparsity: how its weights are thinned out; None: they stay.
         skipped: the list that leaves it out of pruning, and its line; empty where none does.
         why_whole: why it is neither pruned nor thinned out; empty where it is.
+        why_none: why no channel goes, although it is pruned; empty where some do, or where that was not looked at.
         why_dense: why its weights are not thinned out; empty where they are.
         data, weight: how it is quantized; None: it stays float.
         why_float: why it is not quantized; empty where it is.
@@ -35,6 +36,7 @@ class LayerRetrain:
     sparsity: SelectivePruning | None = None
     skipped: str = ""
     why_whole: str = ""
+    why_none: str = field(default="", compare=False)
     why_dense: str = ""
     data: DataQuant | None = None
     weight: WeightQuant | None = None
