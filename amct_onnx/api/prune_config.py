@@ -32,10 +32,9 @@ from amct_onnx.config.retrain import (
 )
 from amct_onnx.config.text_file import read_config
 from amct_onnx.errors import ConfigError
-from amct_onnx.graph import import_model, name_nodes
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.rewrite import prepare
-from amct_onnx.rewrite.pruning import Prunable, open_prunable
+from amct_onnx.rewrite.pruning import Prunable, open_layers, open_prunable
 
 _QUANTIZE = "quantize the result, or let `amct_onnx compress` do everything"
 
@@ -76,8 +75,7 @@ def resolve_quant_retrain(model: Source, config: PruneConfigSource) -> RetrainCo
     """
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
-        opened = import_model(inline_layer_functions(whole, base_dir), base_dir)
-        name_nodes(opened)
+        opened = open_layers(inline_layer_functions(whole, base_dir), base_dir)
         facts = _with_quantization(quant_retrain_facts(opened), whole, base_dir, Flow.QUANT)
     resolved = _resolved(config, facts, Flow.QUANT)
     resolved.check_quantizes()

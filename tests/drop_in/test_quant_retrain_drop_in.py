@@ -199,6 +199,21 @@ def test_what_does_not_fit_is_refused(created) -> None:
     assert contents(created) == before
 
 
+def test_a_record_of_another_model_is_not_restored(created) -> None:
+    other = parse(
+        "[first] a = Conv(x, w1) [second] y = Conv(a, w2)",
+        "float[n,4,8,8] x",
+        "float[n,16,8,8] y",
+        {"w1": WEIGHTS["w1"], "w2": WEIGHTS["w2"]},
+    )
+    onnx.save(other, "other.onnx")
+    Path("other.cfg").write_text("batch_num: 2")
+    before = contents(created)
+    with pytest.raises(RecordError, match=r"record\.txt: the record was made for another model"):
+        restore(config="other.cfg", model="other.onnx", data=feeds())
+    assert contents(created) == before
+
+
 class TestCompressed:
     """Restoring what was pruned and quantized."""
 
