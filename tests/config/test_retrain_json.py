@@ -199,6 +199,8 @@ FAULTS = [
     ('{"batch_mun": 2}', 1, "", "batch_mun is neither a parameter nor a layer.* did you mean batch_num"),
     ('{"conv1": {"retrain_enable": false},\n"conv1": {}}', 2, "", "conv1 stands twice in the file; delete one"),
     ("[]", 1, "", "the file is an object, not a list"),
+    ("\ufeff[]", 1, "", "the file is an object, not a list"),
+    ('{"conv1": {"retrain_enable": null}}', 1, "conv1", "retrain_enable is true or false, not null"),
     # Layers.
     (of_layer("conv", retrain_enable=True), 4, "conv", 'the config names it, .* did you mean "conv[12]"'),
     (of_layer("relu", retrain_enable=False), 4, "relu", "the config names it, but a Relu is no layer"),
@@ -210,6 +212,7 @@ FAULTS = [
     (data(dst_type="INT4"), 8, "conv1", "dst_type is INT4, but activations are quantized to INT8 or INT16"),
     (data(clip_max=1.0), 9, "conv1", "clip_max stands without clip_min; give both or neither"),
     (data(clip_min=-1.0), 9, "conv1", "clip_min stands without clip_max; give both or neither"),
+    (data(clip_max=7, clip_min=-1).replace("7,", "1e999,"), 9, "conv1", "clip_max is inf, but it is a number above"),
     (data(clip_max=0, clip_min=-1), 9, "conv1", "clip_max is 0, but it is a number above 0"),
     (data(clip_max=1, clip_min=1), 10, "conv1", "clip_min is 1, but it is a number below 0"),
     (data(fixed_min="yes"), 9, "conv1", "fixed_min is true or false, not a string"),
@@ -227,6 +230,7 @@ FAULTS = [
     (pruning(without(FILTERS, "prune_ratio")), 6, "conv1", "prune_ratio is missing; .* add it"),
     (pruning(FILTERS, update_freq=0), 10, "conv1", "update_freq is no parameter of regular_prune_config"),
     (pruning(SELECTIVE, n_out_of_m_type="M8N4"), 9, "conv1", 'n_out_of_m_type is "M8N4", but it is M4N2'),
+    (weight(algo="ulq_retrain").replace('n"\n', 'n",\n"algo": "ulq_retrain"\n'), 8, "conv1", "algo stands twice"),
     (pruning(SELECTIVE, update_freq=-1), 9, "conv1", "update_freq is -1, but it is 0 or more"),
     (pruning(FILTERS, "pool"), 6, "pool", "a AveragePool is not pruned; delete"),
 ]

@@ -129,7 +129,7 @@ def test_restoring_takes_trained_weights(folder, ending: str) -> None:
 
 def test_both_saved_models_hold_the_pruned_one(folder) -> None:
     create()
-    amct_onnx.save_prune_retrain_model("pruned.onnx", "out/net")
+    amct_onnx.save_prune_retrain_model("pruned.onnx", "out/net", normal(1, 3, 5, 7))
     assert sorted(path.name for path in Path("out").iterdir()) == [
         "net_deploy_model.onnx",
         "net_fake_quant_model.onnx",

@@ -86,13 +86,16 @@ def restore_compressed_retrain_model(
         )
 
 
-def save_compressed_retrain_model(modified_onnx_file: str, record_file: str, save_path: str) -> None:
+def save_compressed_retrain_model(
+    modified_onnx_file: str, record_file: str, save_path: str, input_data: Any = None
+) -> None:
     """Write the deploy and the fake-quant model of a compressed one, and the fusion map.
 
     Args:
         modified_onnx_file: the model that :func:`create_compressed_retrain_model` wrote.
         record_file: the record written beside it.
         save_path: folder and beginning of the names of ``_deploy_model.onnx`` and ``_fake_quant_model.onnx``.
+        input_data: not needed here; AMCT runs its module on it.
 
     Raises:
         RecordError: the record does not belong to the model, or quantizes no layer.

@@ -106,12 +106,13 @@ def restore_prune_retrain_model(
         log.info("[%s]: %s, saved in %s", function, _summary(result), modified_onnx_file)
 
 
-def save_prune_retrain_model(modified_onnx_file: str, save_path: str) -> None:
+def save_prune_retrain_model(modified_onnx_file: str, save_path: str, input_data: Any = None) -> None:
     """Write a pruned and trained model as deploy and as fake-quant model, which hold the same.
 
     Args:
         modified_onnx_file: the model.
         save_path: folder and beginning of the names of ``_deploy_model.onnx`` and ``_fake_quant_model.onnx``.
+        input_data: not needed here; AMCT runs its module on it.
 
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
