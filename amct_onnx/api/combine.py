@@ -156,12 +156,11 @@ def compress(
 
 def _check_asks(config: RetrainConfig) -> None:
     """Raise :class:`ConfigError` where a config does nothing to any layer."""
-    if config.with_pruning() or config.sparse() or config.quantized():
+    if config.quantized():
         return
-    if config.asks_pruning:
-        config.pruned()
-    if config.asks_sparsity:
-        config.thinned()
+    if config.asks_pruning or config.asks_sparsity:
+        config.check_removes()
+        return
     raise ConfigError(
         f"{config.source} asks for nothing that this model has layers for; add a prune_config, a "
         "retrain_data_quant_config or a retrain_weight_quant_config, or skip fewer layers"

@@ -17,12 +17,11 @@ from onnx import ModelProto
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.drop_in.retrain_steps import FORMS, as_it_is, tell, write_both
-from amct_onnx.api.drop_in.trained_weights import with_weights
+from amct_onnx.api.drop_in.trained_weights import with_trained
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune_source import load_float
 from amct_onnx.api.retrain_quantize import quantize_as_configured
 from amct_onnx.api.structure import is_to_restore, restored
-from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import BuiltModel, digest
@@ -123,8 +122,4 @@ def _with_weights(model_file: str, loaded: LoadedRecord, weights: Path) -> Built
         built = restored(model_file, loaded, structure_only=True)
     else:
         built = as_it_is(model_file)
-    trained = with_weights(built, weights)
-    if not any(entry.selective_prune for entry in record.prune):
-        return trained
-    # Training elsewhere knows no masks.
-    return masked_by_record(trained.to_proto(), None, record, loaded.source)[0].built
+    return with_trained(built, weights, loaded)

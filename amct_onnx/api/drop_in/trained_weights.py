@@ -13,23 +13,34 @@ from typing import Any
 import numpy as np
 
 from amct_onnx.analyse.fitting.biases import set_bias, takes_bias
+from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.errors import DataError, ModelError
 from amct_onnx.graph import BuiltModel, build, import_model, read_model
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.graph.parts import Constant
 from amct_onnx.graph.weights import StoredValues, Values
+from amct_onnx.record import LoadedRecord
 
 
-def with_weights(built: BuiltModel, path: Path) -> BuiltModel:
-    """The model with the weights that a file holds by name.
+def with_trained(built: BuiltModel, path: Path, loaded: LoadedRecord) -> BuiltModel:
+    """The model with the weights that a file holds by name, and zeros where the masks of a record want them.
 
     Args:
-        built: the model.
+        built: the model, without the channels that the record takes out.
         path: an .npz file, or an .onnx file.
+        loaded: the record.
 
     Raises:
         DataError: the file cannot be read, or a weight of it is not the model's, in name, shape or type.
     """
+    trained = _with_weights(built, path)
+    if not any(entry.selective_prune for entry in loaded.record.prune):
+        return trained
+    # Training elsewhere knows no masks.
+    return masked_by_record(trained.to_proto(), None, loaded.record, loaded.source)[0].built
+
+
+def _with_weights(built: BuiltModel, path: Path) -> BuiltModel:
     weights = _read(path)
     built = _with_biases(built, weights)
     for name, values in weights.items():

@@ -110,6 +110,14 @@ class RetrainConfig:
             )
         raise ConfigError(f"{self.source} {_NO_PRUNING}")
 
+    def check_removes(self) -> None:
+        """Raise :class:`ConfigError` where neither channels nor weights of any layer go."""
+        if self.with_pruning() or self.sparse():
+            return
+        if self.asks_sparsity and not self.asks_pruning:
+            self.thinned()
+        self.pruned()
+
     def check_quantizes(self) -> None:
         """Raise :class:`ConfigError` where no layer is quantized."""
         if not self.quantized():
