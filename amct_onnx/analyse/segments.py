@@ -62,13 +62,6 @@ def whole(proto: ModelProto, watched: Iterable[str]) -> Part:
     return Part(graph.node, graph.input, outputs, graph.value_info, {tensor.name for tensor in graph.initializer})
 
 
-def only(proto: ModelProto, wanted: Iterable[str]) -> Part:
-    """The part of a model that makes these tensors; the runtime leaves out what they do not need."""
-    graph = proto.graph
-    outputs = [ValueInfoProto(name=name) for name in wanted]
-    return Part(graph.node, graph.input, outputs, graph.value_info, {tensor.name for tensor in graph.initializer})
-
-
 def _can_be_cut(proto: ModelProto, watched: Iterable[str]) -> bool:
     """Whether inputs are plain tensors, nodes stand in order, and every watched tensor is one of theirs."""
     graph = proto.graph
@@ -119,8 +112,8 @@ def _float_bytes(info: ValueInfoProto | None) -> int | None:
 
 def _open_places(graph: GraphProto, passable: Collection[str]) -> Iterator[bool]:
     """For every node whether the model may be cut behind it."""
-    last = {name: index for index, node in enumerate(graph.node) for name in _read(node)}
-    repeated = {name for node in graph.node if _is_repeated(node) for name in node.output}
+    last = {name: index for index, node in enumerate(graph.node) for name in read_by(node)}
+    repeated = {name for node in graph.node if is_repeated(node) for name in node.output}
     hindering: set[str] = set()
     for index, node in enumerate(graph.node):
         hindering |= {name for name in node.output if name not in passable and name not in repeated}
@@ -128,34 +121,34 @@ def _open_places(graph: GraphProto, passable: Collection[str]) -> Iterator[bool]
         yield not hindering
 
 
-def _is_repeated(node: NodeProto) -> bool:
-    """Constants stand in every part that reads them."""
+def is_repeated(node: NodeProto) -> bool:
+    """Whether a node is a constant, which stands in every part that reads it."""
     return bool(node.op_type == "Constant")
 
 
-def _read(node: NodeProto) -> set[str]:
+def read_by(node: NodeProto) -> set[str]:
     """What a node reads, in its bodies as well; names that mean something else in a body do no harm."""
     names = {name for name in node.input if name}
     for body in node_bodies(node):
         names.update(info.name for info in body.output)
         for inner in body.node:
-            names |= _read(inner)
+            names |= read_by(inner)
     return names
 
 
 def _part(proto: ModelProto, watched: Iterable[str], infos: Mapping[str, ValueInfoProto], begin: int, end: int) -> Part:
     graph = proto.graph
     before, nodes = graph.node[:begin], graph.node[begin:end]
-    later = {name for node in graph.node[end:] for name in _read(node)}
-    read = {name for node in nodes for name in _read(node)}
-    constants = [node for node in before if _is_repeated(node) and read.intersection(node.output)]
+    later = {name for node in graph.node[end:] for name in read_by(node)}
+    read = {name for node in nodes for name in read_by(node)}
+    constants = [node for node in before if is_repeated(node) and read.intersection(node.output)]
     made = {name for node in (*constants, *nodes) for name in node.output}
     fed = [info for info in graph.input if info.name in read]
     earlier = {name for node in before for name in node.output}
     fed += [_boundary(name, infos) for name in sorted(read & earlier - made)]
     outputs = [info for info in graph.output if info.name in made]
     named = {info.name for info in outputs}
-    repeated = {name for node in graph.node if _is_repeated(node) for name in node.output}
+    repeated = {name for node in graph.node if is_repeated(node) for name in node.output}
     wanted = dict.fromkeys([*watched, *sorted(later - repeated)])
     outputs += [ValueInfoProto(name=name) for name in wanted if name in made and name not in named]
     between = [info for info in graph.value_info if info.name in made]

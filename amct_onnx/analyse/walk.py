@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed, feed_label, iterate_feeds
-from amct_onnx.analyse.segments import inputs_alone, only, segments
+from amct_onnx.analyse.resume import Resumed, feed_key
+from amct_onnx.analyse.segments import inputs_alone, segments
 from amct_onnx.errors import DataError
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, fetch, input_specs, open_session
@@ -99,7 +100,7 @@ def walk(
 
 
 def walk_together(
-    models: Sequence[tuple[ModelProto, Path | None, Collection[str]]],
+    models: Sequence[Resumed],
     data: Any,
     take: Callable[[Sequence[Mapping[str, Array]], str], None],
     *,
@@ -109,7 +110,7 @@ def walk_together(
     """Run several models of the same inputs on every feed, and hand out what is wanted of all of them at once.
 
     Args:
-        models: model, folder of its external weights, and the names of the tensors wanted.
+        models: the models, each of which has begun a walk.
         data: see :func:`amct_onnx.analyse.feeds.iterate_feeds`.
         take: is given the tensors of each model, by name, and how messages name the feed, after every feed; it may not
             keep the tensors.
@@ -119,24 +120,14 @@ def walk_together(
     Returns:
         The number of feeds run.
     """
-    proto, base_dir, _ = models[0]
-    inputs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
-    fed = {spec.name for spec in inputs}
-    names = [sorted(set(wanted) - fed) for _, _, wanted in models]
-    sessions = [
-        open_session(model, base_dir=folder, part=only(model, own), lean=True)
-        for (model, folder, _), own in zip(models, names, strict=True)
-    ]
+    inputs = models[0].inputs
     count = 0
     feeds = iterate_feeds(data, inputs)
     for number, feed in enumerate(progress(feeds) if progress else feeds):
         if is_empty(feed, inputs):
             continue
-        shown = [
-            {**feed, **dict(zip(own, fetch(session, own, feed), strict=True))}
-            for session, own in zip(sessions, names, strict=True)
-        ]
-        take(shown, feed_label(data, number))
+        key = feed_key(feed)
+        take([model.run(feed, key) for model in models], feed_label(data, number))
         count += 1
         if count == limit:
             break

@@ -6,7 +6,7 @@ A serialized model would hold every weight twice more, once as bytes and once as
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -55,7 +55,33 @@ def lend_proto(model: ModelProto, part: Part | None = None) -> tuple[ModelProto,
 
     Weights in external files stay references, and those that a caller may override stay in the message.
     """
-    light, loan = ModelProto(), Loan()
+    light, loan = _without_weights(model, part), Loan()
+    inputs = {info.name for info in light.graph.input}
+    for tensor in _initializers(model, part):
+        if tensor.name not in inputs and tensor.HasField("raw_data") and _is_large(tensor):
+            _lend(tensor, StoredValues(tensor, None), light, loan)
+        else:
+            light.graph.initializer.append(tensor)
+    return light, loan
+
+
+def lend_built(built: BuiltModel, part: Part | None = None) -> tuple[ModelProto, Loan]:
+    """The same of a finished model, whose weights are computed here one after the other."""
+    light, loan = _without_weights(built.skeleton, part), Loan()
+    inputs = {info.name for info in light.graph.input}
+    for header in _initializers(built.skeleton, part):
+        if header.name not in inputs and _is_large(header):
+            _lend(header, built.values[header.name]._values, light, loan)
+        else:
+            built.fill(header, light.graph.initializer.add())
+    for tensor, values in built.external_nested(light):
+        make_inline(tensor, values)
+    return light, loan
+
+
+def _without_weights(model: ModelProto, part: Part | None) -> ModelProto:
+    """A copy of a model, or of a part of it, without initializers."""
+    light = ModelProto()
     copy_fields(model, light, leave=("graph",))
     copy_fields(model.graph, light.graph, leave=_WEIGHTS if part is None else _PARTED)
     light.graph.SetInParent()
@@ -64,32 +90,11 @@ def lend_proto(model: ModelProto, part: Part | None = None) -> tuple[ModelProto,
         light.graph.input.extend(part.inputs)
         light.graph.output.extend(part.outputs)
         light.graph.value_info.extend(part.infos)
-    inputs = {info.name for info in light.graph.input}
-    for tensor in model.graph.initializer:
-        if part is not None and tensor.name not in part.weights:
-            continue
-        if tensor.name not in inputs and tensor.HasField("raw_data") and _is_large(tensor):
-            _lend(tensor, StoredValues(tensor, None), light, loan)
-        else:
-            light.graph.initializer.append(tensor)
-    return light, loan
+    return light
 
 
-def lend_built(built: BuiltModel) -> tuple[ModelProto, Loan]:
-    """The same of a finished model, whose weights are computed here one after the other."""
-    light, loan = ModelProto(), Loan()
-    copy_fields(built.skeleton, light, leave=("graph",))
-    copy_fields(built.skeleton.graph, light.graph, leave=("initializer",))
-    light.graph.SetInParent()
-    inputs = {info.name for info in light.graph.input}
-    for header in built.skeleton.graph.initializer:
-        if header.name not in inputs and _is_large(header):
-            _lend(header, built.values[header.name]._values, light, loan)
-        else:
-            built.fill(header, light.graph.initializer.add())
-    for tensor, values in built.external_nested(light):
-        make_inline(tensor, values)
-    return light, loan
+def _initializers(model: ModelProto, part: Part | None) -> Iterator[TensorProto]:
+    return (tensor for tensor in model.graph.initializer if part is None or tensor.name in part.weights)
 
 
 def _is_large(header: TensorProto) -> bool:

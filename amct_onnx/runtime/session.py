@@ -87,7 +87,7 @@ def open_session(
         optimized_path: where to write the graph as the runtime has optimized it.
         lean: for callers that compute between runs and fetch much: idle threads do not wait busily, and memory is not
             laid out ahead of a run.
-        part: what of a ModelProto to run; None for all.
+        part: what of a model to run, which is no file; None for all.
         share_arena: take the memory of tensors from the arena that all such sessions share.
         optimize: let the runtime rewrite the graph; without, every node runs as it stands.
         options: what to start from, where the model has operators of its own.
@@ -151,7 +151,7 @@ def _source(model: ModelProto | BuiltModel | Path, part: Part | None) -> tuple[s
     """What a session is made from, and the large weights that are handed over beside it."""
     if isinstance(model, Path):
         return str(model), {}
-    light, loan = lend_built(model) if isinstance(model, BuiltModel) else lend_proto(model, part)
+    light, loan = lend_built(model, part) if isinstance(model, BuiltModel) else lend_proto(model, part)
     _make_names_distinct(light)
     return light.SerializeToString(), loan
 
@@ -181,6 +181,11 @@ def input_specs(session: ort.InferenceSession) -> tuple[InputSpec, ...]:
 def tensor_outputs(session: ort.InferenceSession) -> list[str]:
     """Names of the model's outputs that are tensors, not sequences, maps or optionals."""
     return [node.name for node in session.get_outputs() if node.type.startswith("tensor(")]
+
+
+def array_outputs(session: ort.InferenceSession) -> list[str]:
+    """Names of those of them that hold numbers of a type that numpy has."""
+    return [node.name for node in session.get_outputs() if _NUMPY_TYPES.get(node.type, np.object_) is not np.object_]
 
 
 def fetch(session: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -11,8 +11,8 @@ import pytest
 from amct_onnx.analyse.fitting.moments import Moments, ridge_fit
 from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.counts import channels_kept
-from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate
-from amct_onnx.analyse.pruning.importance import balanced_l2, lowest
+from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate, eliminate_in_order
+from amct_onnx.analyse.pruning.importance import balanced_l2, removal_order
 from amct_onnx.analyse.pruning.search import removal_counts, scaled_to
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.passes.pruning.groups import Group
@@ -52,7 +52,7 @@ def group(blocks: int = 1, size: int = 6) -> Group:
 def test_the_lowest_norms_go_of_every_block(blocks: int, kept: list[int]) -> None:
     rows = np.array([0.9, 0.1, 0.5, 0.3, 0.7, 0.2])[:, None] * np.ones((1, 4))
     per_block = (6 - (channels_kept(6, 0.5, groups=blocks))) // blocks
-    gone = lowest(group(blocks), balanced_l2(rows), per_block)
+    gone = removal_order(group(blocks), balanced_l2(rows), per_block)
     assert [int(index not in gone) for index in range(6)] == kept
 
 
@@ -60,7 +60,7 @@ def test_norms_are_brought_to_one_range_and_equal_ones_say_nothing() -> None:
     rows = np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])
     np.testing.assert_allclose(balanced_l2(rows), [0.5, 0.0, 1.0])
     np.testing.assert_array_equal(balanced_l2(np.ones((3, 2))), np.zeros(3))
-    assert lowest(group(), np.zeros(6), 2).tolist() == [0, 1]
+    assert removal_order(group(), np.zeros(6), 2).tolist() == [0, 1]
 
 
 def view(columns_per_unit: int, seed: int = 0) -> tuple[ReaderView, Array]:
@@ -97,6 +97,35 @@ def test_elimination_knows_what_a_fit_cannot_make_up_for(columns: int) -> None:
         assert found.costs[count - 1] == pytest.approx(loss_without(one, gone) / variance, rel=1e-4)
     best = min(loss_without(one, pair) for pair in itertools.combinations(range(6), 2))
     assert found.costs[1] * variance <= 2 * best
+
+
+@pytest.mark.parametrize("importance", ["fitted", "in order"])
+def test_units_that_go_in_one_round_cost_what_they_do_one_after_the_other(importance: str) -> None:
+    size, blocks = 60, 2
+    rng = np.random.default_rng(3)
+    mixing = rng.normal(size=(2 * size, 4 * size))
+    covariance = mixing @ mixing.T / size
+    # Some units have two columns, some one, some none.
+    columns = [np.arange(2 * unit, 2 * unit + unit % 3) for unit in range(size)]
+    one = ReaderView(rng.normal(size=(4, 2 * size)), covariance, np.full(2 * size, 1e-9), columns)
+    found = eliminate(group(blocks, size), [one], 28)
+    if importance == "in order":
+        found = eliminate_in_order(rng.permutation(size)[:56], [one])
+    variance = float(np.trace(one.weight @ covariance @ one.weight.T))
+    for count in (1, 3, 10, 33, 56):
+        expected = loss_without(one, tuple(found.order[:count].tolist())) / variance
+        assert found.costs[count - 1] == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_at_every_count_as_many_of_each_block_are_gone() -> None:
+    size = 60
+    one = view(1)[0]
+    wide = ReaderView(
+        np.tile(one.weight, 10), np.eye(size), np.full(size, 1e-9), [np.arange(u, u + 1) for u in range(size)]
+    )
+    found = eliminate(group(2, size), [wide], 28)
+    for count in range(1, 29):
+        np.testing.assert_array_equal(np.bincount(found.order[: 2 * count] // 30), [count, count])
 
 
 def test_moments_do_not_depend_on_how_the_rows_come() -> None:

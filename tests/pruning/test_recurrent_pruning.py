@@ -268,3 +268,32 @@ def test_a_saving_is_reached_in_recurrent_layers(saving: float) -> None:
     feeds = [{"x": normal(STEPS, 16, INPUTS, seed=index)} for index in range(8)]
     report = amct_onnx.prune(proto, feeds, saving=saving).report
     assert report.after.multiply_adds <= (1 - saving) * report.before.multiply_adds
+
+
+@pytest.mark.parametrize("saving", [0.1, 0.2, 0.4, 0.6])
+@pytest.mark.parametrize("op", GATES)
+def test_no_more_units_go_than_a_saving_takes(op: str, saving: float) -> None:
+    wide, directions = 64, 2
+    rows = GATES[op] * wide
+    proto = parse(
+        f"""[rec] a = {op}<hidden_size = {wide}, direction = "bidirectional">(x, W, R)
+            b = Transpose<perm = [0,2,1,3]>(a) s = Reshape(b, flat) [last] y = MatMul(s, v)""",
+        f"float[{STEPS},n,{INPUTS}] x",
+        f"float[{STEPS},n,3] y",
+        {
+            "W": normal(directions, rows, INPUTS, seed=1),
+            "R": normal(directions, rows, wide, seed=2) / np.float32(wide),
+            "v": normal(directions * wide, 3, seed=4),
+            "flat": np.array([0, 0, -1]),
+        },
+    )
+    samples = 4
+
+    def cost(hidden: int) -> int:
+        return STEPS * directions * GATES[op] * hidden * (INPUTS + hidden) + samples * directions * hidden * 3
+
+    feeds = [{"x": normal(STEPS, samples, INPUTS, seed=index)} for index in range(8)]
+    written = amct_onnx.prune(proto, feeds, saving=saving).model.to_proto()
+    hidden = initializers(written)["R"].shape[2]
+    # Units go by eights.
+    assert hidden == max(size for size in range(8, wide, 8) if cost(size) <= (1 - saving) * cost(wide))

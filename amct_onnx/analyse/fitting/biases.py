@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,13 +13,14 @@ from amct_onnx.graph.op_table import known_constant, resolve_constant
 from amct_onnx.graph.parts import Constant, Node, Variable
 
 
-def set_bias(model: Model, node: Node, bias: NDArray[np.float64]) -> bool:
+def set_bias(model: Model, node: Node, bias: NDArray[np.float64], *, readers: int = 1) -> bool:
     """Give a Conv or Gemm this bias; False for other layers, and where the bias is computed.
 
     Args:
         model: the model.
         node: the layer.
         bias: [results].
+        readers: how many layers are about to have it.
     """
     if node.op == "MatMul":
         return False
@@ -29,28 +32,62 @@ def set_bias(model: Model, node: Node, bias: NDArray[np.float64]) -> bool:
     if old is None:
         return False
     whole = np.broadcast_to(bias, np.broadcast_shapes(bias.shape, old.shape)).astype(old.dtype)
-    replace_input(node, 2, model.rewrite_constant(node.inputs[2], whole.copy()))
+    replace_input(node, 2, model.rewrite_constant(node.inputs[2], whole.copy(), readers))
     return True
 
 
-def shift_bias(model: Model, node: Node, shift: NDArray[np.float64]) -> bool:
+def shift_bias(model: Model, node: Node, shift: NDArray[np.float64], *, readers: int = 1) -> bool:
     """Add to a layer's bias, for a MatMul to the constant that the Add behind it adds; False where there is none.
 
     Args:
         model: the model.
         node: the layer.
         shift: [results].
+        readers: how many layers are about to have the new bias.
     """
     if node.op != "MatMul":
         old = resolve_constant(node.inputs[2]) if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
-        return set_bias(model, node, shift if old is None else constant_array(old) + shift)
+        return set_bias(model, node, shift if old is None else constant_array(old) + shift, readers=readers)
     found = _added_behind(node, shift.size)
     if found is None:
         return False
     add, index, constant = found
     values = (constant_array(constant) + shift).astype(constant.dtype)
-    replace_input(add, index, model.rewrite_constant(add.inputs[index], values))
+    replace_input(add, index, model.rewrite_constant(add.inputs[index], values, readers))
     return True
+
+
+def share_bias(node: Node, others: Sequence[Node], results: int) -> None:
+    """Give other layers, which have their biases where this one has its own, the same constant.
+
+    Args:
+        node: the layer.
+        others: the other layers.
+        results: how many results each of them has.
+    """
+    places = [place for one in (node, *others) if (place := _place(one, results))]
+    for holder, index in places[1:]:
+        first, own = places[0]
+        append_input(holder, index, first.inputs[own], Variable.empty())
+
+
+def _place(node: Node, results: int) -> tuple[Node, int] | None:
+    """The node that adds a layer's bias, and as which input; None where there is none."""
+    if node.op == "MatMul":
+        found = _added_behind(node, results)
+        return found[:2] if found else None
+    return node, 2
+
+
+def bias_key(node: Node) -> Hashable:
+    """Equal for layers that have their biases in common; one that is computed is nobody else's."""
+    if node.op == "MatMul":
+        found = _added_behind(node, int(known_constant(node.inputs[1]).shape[-1]))
+        return id(found[2]) if found else None
+    if len(node.inputs) < 3 or node.inputs[2].is_empty():
+        return None
+    constant = resolve_constant(node.inputs[2])
+    return str(node.name) if constant is None else id(constant)
 
 
 def takes_bias(node: Node, results: int) -> bool:

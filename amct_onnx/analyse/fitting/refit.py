@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from amct_onnx.analyse.fitting.biases import set_bias, shift_bias, takes_bias
+from amct_onnx.analyse.fitting.biases import set_bias, share_bias, shift_bias, takes_bias
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence, check_finite, evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
+from amct_onnx.analyse.fitting.shared import rows_of_all, together
+from amct_onnx.analyse.resume import Resumed, alive_before
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import Model, build, constant_array
 from amct_onnx.graph.edit import replace_input
@@ -42,10 +46,17 @@ class RefitLayer:
     Attributes:
         node: the layer in the pruned model.
         results: which of its results stay, of the float model's: bool [results].
+        others: further layers that are fitted as one with it, see :func:`sharing_key`.
     """
 
     node: Node
     results: NDArray[np.bool_]
+    others: tuple[Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All layers that are one."""
+        return self.node, *self.others
 
 
 def refit(
@@ -75,50 +86,51 @@ def refit(
     Raises:
         DataError: no layer is fed anything finite.
     """
-    size = -(-len(layers) // walks)
+    size = max(1, -(-len(layers) // walks))
+    stages = [layers[begin : begin + size] for begin in range(0, len(layers), size)]
+    both = Resumed(), Resumed()
     found: dict[str, Evidence] = {}
-    for begin in range(0, len(layers), max(1, size)):
-        stage = layers[begin : begin + size]
-        seen = _moments(model, stage, proto, base_dir, given)
+    for stage, following in zip_longest(stages, stages[1:], fillvalue=()):
+        fitted = build(model)
+        # The pruned model changes from this stage on, the float model nowhere.
+        both[0].begin(proto, base_dir, _watched(stage, 1), _alive_before(proto, following))
+        both[1].begin(fitted, None, _watched(stage, 0), _alive_before(fitted.skeleton, stage))
+        seen = _moments(both, stage, given)
         for layer in stage:
-            name = str(layer.node.name)
-            is_fitted = _fit(model, layer, seen[name], fit or fit_layer)
-            found[name] = evidence(seen[name], is_fitted=is_fitted)
+            moments = seen[str(layer.node.name)]
+            is_fitted = _fit(model, layer, moments, fit or partial(fit_layer, others=layer.others))
+            found |= {str(node.name): evidence(moments, is_fitted=is_fitted) for node in layer.nodes}
     check_finite(found)
     return found
 
 
+def _watched(layers: Sequence[RefitLayer], which: int) -> frozenset[str]:
+    """The tensors of the rows of some layers (0), or those of their results (1)."""
+    return frozenset(LayerView(node).watched[which] for layer in layers for node in layer.nodes)
+
+
+def _alive_before(proto: ModelProto, layers: Sequence[RefitLayer]) -> frozenset[str]:
+    """What is alive before some layers run."""
+    return alive_before(proto, _watched(layers, 1))
+
+
 def _moments(
-    model: Model, layers: Sequence[RefitLayer], proto: ModelProto, base_dir: Path | None, given: FittingData
+    models: tuple[Resumed, Resumed], layers: Sequence[RefitLayer], given: FittingData
 ) -> dict[str, list[Moments]]:
-    """What the layers read in the pruned model, with what they give in the float model."""
-    views = {str(layer.node.name): LayerView(layer.node) for layer in layers}
-    seen = {name: [Moments() for _ in range(view.groups)] for name, view in views.items()}
+    """What the layers read in the pruned model, the second, with what they give in the float model, the first."""
+    seen = {str(layer.node.name): [Moments() for _ in range(LayerView(layer.node).groups)] for layer in layers}
     rng = np.random.default_rng(given.seed)
-    pruned = build(model).to_proto()
-    wanted = [{_result(layer.node) for layer in layers}, {str(layer.node.inputs[0].name) for layer in layers}]
 
     def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for layer in layers:
-            name = str(layer.node.name)
-            x, y = tensors[1][str(layer.node.inputs[0].name)], tensors[0][_result(layer.node)]
             axis = 1 if layer.node.op == "Conv" else -1
-            rows, results = views[name].rows(x, np.compress(layer.results, y, axis=axis), rng)
-            for group, moments in enumerate(seen[name]):
+            wanted = {name: np.compress(layer.results, tensors[0][name], axis=axis) for name in _watched([layer], 1)}
+            rows, results = rows_of_all([LayerView(node) for node in layer.nodes], tensors[1], wanted, rng)
+            for group, moments in enumerate(seen[str(layer.node.name)]):
                 moments.update(rows[:, group], results[:, group], feed)
 
-    walk_together(
-        [(proto, base_dir, wanted[0]), (pruned, None, wanted[1])],
-        given.data,
-        take,
-        limit=given.feeds,
-        progress=given.progress,
-    )
+    walk_together(models, given.data, take, limit=given.feeds, progress=given.progress)
     return seen
-
-
-def _result(node: Node) -> str:
-    return str(node.outputs[0].name)
 
 
 def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], fit: LayerFit) -> bool:
@@ -131,7 +143,9 @@ def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], fit: LayerFit
     return fit(model, layer.node, seen, weight)
 
 
-def fit_layer(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix, ridge: float = RIDGE) -> bool:
+def fit_layer(
+    model: Model, node: Node, seen: Sequence[Moments], weight: Matrix, *, others: Sequence[Node] = ()
+) -> bool:
     """Fit a layer to what it was fed; without a bias where it has no place for one. False when that is not finite.
 
     Args:
@@ -139,11 +153,11 @@ def fit_layer(model: Model, node: Node, seen: Sequence[Moments], weight: Matrix,
         node: the layer.
         seen: of each group of it.
         weight: what the fit stays near to, [groups, results, columns].
-        ridge: how strongly.
+        others: further layers that get the same weight and bias.
     """
     parts = about_its_means(node, seen, weight)
-    pairs = [ridge_fit(part, own, ridge) for part, own in zip(parts, weight, strict=True)]
-    return set_weights(model, node, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    pairs = [ridge_fit(part, own, RIDGE) for part, own in zip(parts, weight, strict=True)]
+    return set_weights(model, node, [pair[0] for pair in pairs], [pair[1] for pair in pairs], others=others)
 
 
 def about_its_means(node: Node, seen: Sequence[Moments], weight: Matrix) -> list[Moments]:
@@ -152,7 +166,9 @@ def about_its_means(node: Node, seen: Sequence[Moments], weight: Matrix) -> list
     return [moments if has_bias else moments.about_zero for moments in seen]
 
 
-def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Sequence[Matrix]) -> bool:
+def set_weights(
+    model: Model, node: Node, weights: Sequence[Matrix], biases: Sequence[Matrix], *, others: Sequence[Node] = ()
+) -> bool:
     """Give a layer fitted weights and biases, one of each per group; False when they are not finite.
 
     Args:
@@ -160,6 +176,7 @@ def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Seq
         node: the layer.
         weights: [results, columns] of each group.
         biases: [results] of each group.
+        others: further layers that get the same, and have the same weight and bias now.
     """
     values = constant_array(known_constant(node.inputs[1]))
     fitted, bias = np.stack(weights), np.concatenate(biases)
@@ -168,12 +185,14 @@ def set_weights(model: Model, node: Node, weights: Sequence[Matrix], biases: Seq
         narrow_bias = bias.astype(values.dtype)
     if not (np.isfinite(stored).all() and np.isfinite(narrow_bias).all()):
         return False
-    replace_input(node, 1, model.rewrite_constant(node.inputs[1], stored))
-    if node.op == "MatMul":
-        # Its results have no bias of their own.
-        shift_bias(model, node, bias)
-    else:
-        set_bias(model, node, bias)
+    readers = 1 + len(others)
+    new = model.rewrite_constant(node.inputs[1], stored, readers)
+    for one in (node, *others):
+        replace_input(one, 1, new)
+    # The results of a product have no bias of their own.
+    give = shift_bias if node.op == "MatMul" else set_bias
+    if give(model, node, bias, readers=readers):
+        share_bias(node, others, bias.size)
     return True
 
 
@@ -186,8 +205,5 @@ def layers_to_refit(model: Model, readers: Iterable[str], kept: Mapping[str, NDA
         kept: layer -> which of its results stay.
     """
     wanted = set(readers)
-    return [
-        RefitLayer(node, kept[str(node.name)])
-        for node in model.graph.nodes
-        if node.name in wanted and has_view(node) and str(node.name) in kept
-    ]
+    nodes = [node for node in model.graph.nodes if node.name in wanted and has_view(node) and str(node.name) in kept]
+    return [RefitLayer(first, kept[str(first.name)], tuple(others)) for first, *others in together(nodes)]

@@ -17,6 +17,7 @@ from onnx import ModelProto
 from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.pruning.importance import filter_rows
+from amct_onnx.analyse.resume import Resumed
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import known_constant
@@ -92,7 +93,9 @@ def _extremes(
             seen[name] = np.minimum(before[0], low), np.maximum(before[1], high)
 
     wanted = {str(reader.node.inputs[0].name) for reader in readers}
-    walk_together([(proto, base_dir, wanted)], list(feeds), take)
+    float_model = Resumed()
+    float_model.begin(proto, base_dir, wanted)
+    walk_together([float_model], list(feeds), take)
     return seen
 
 

@@ -60,27 +60,30 @@ def nodes_cost(nodes: Iterable[Node], shapes: Shapes) -> Cost:
 
 
 def layer_multiply_adds(node: Node, shapes: Shapes) -> int:
-    """Multiply-adds of one layer for one sample: its weights times the positions at which they are applied.
+    """Multiply-adds of one layer for one sample: its weights times the positions at which they are applied."""
+    return sum(weight_multiply_adds(node, shapes).values())
 
-    A recurrent layer applies all of W and R in every step.
-    """
+
+def weight_multiply_adds(node: Node, shapes: Shapes) -> dict[int, int]:
+    """The same by the input that holds the weights: a recurrent layer applies all of W and of R in every step."""
     spec = spec_of(node)
     if spec.weight is None or not spec.has_record:
-        return 0
+        return {}
     if spec.gates:
         return _recurrent(node, shapes)
     indexes = (1, 0) if node.op == "MatMul" else (spec.weight,)
-    weights = [constant for index in indexes if (constant := resolve_constant(node.inputs[index])) is not None]
+    weights = {index: constant for index in indexes if (constant := resolve_constant(node.inputs[index])) is not None}
     where = shapes.get((node.inputs[0] if spec.scatters else node.outputs[0]).name)
     if not weights or where is None or len(where) < 2:
-        return 0
-    is_image = node.op.startswith("Conv")
-    return math.prod(weights[0].shape) * math.prod(where[2:] if is_image else where[1:-1])
+        return {}
+    positions = where[2:] if node.op.startswith("Conv") else where[1:-1]
+    index, weight = next(iter(weights.items()))
+    return {index: math.prod(weight.shape) * math.prod(positions)}
 
 
-def _recurrent(node: Node, shapes: Shapes) -> int:
-    weights = [resolve_constant(node.inputs[index]) for index in (WEIGHT, RECURRENCE)]
+def _recurrent(node: Node, shapes: Shapes) -> dict[int, int]:
     read = shapes.get(node.inputs[0].name)
     if read is None or len(read) != 3 or node.attrs.get("layout", 0):
-        return 0
-    return read[0] * sum(math.prod(weight.shape) for weight in weights if weight is not None)
+        return {}
+    weights = {index: resolve_constant(node.inputs[index]) for index in (WEIGHT, RECURRENCE)}
+    return {index: read[0] * math.prod(weight.shape) for index, weight in weights.items() if weight is not None}

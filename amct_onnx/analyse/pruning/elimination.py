@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.analyse.fitting.moments import Matrix
-from amct_onnx.analyse.pruning.importance import lowest
+from amct_onnx.analyse.pruning.importance import removal_order
 from amct_onnx.passes.pruning.groups import Group
 
 _ROUNDS = 24
@@ -52,15 +52,16 @@ class Elimination:
 
 
 class _Reader:
-    """A reader on the way: its inverse covariance and weight without what is gone."""
+    """A reader on the way: its inverse covariance and weight, of the columns that are left."""
 
     def __init__(self, view: ReaderView) -> None:
         scale = _power_of_two(view.covariance.diagonal() + view.penalty)
         self._inverse = np.linalg.inv(view.covariance / scale + np.diag(view.penalty / scale))
-        self._weight = view.weight.copy()
+        self._weight = view.weight
         variance = float(np.sum((view.weight @ (view.covariance / scale)) * view.weight))
         self._share = 1.0 / variance if variance > 0 else 0.0
         self._columns = view.columns
+        self._left = np.arange(view.weight.shape[1])
 
     def costs(self, units: NDArray[np.int64]) -> Matrix:
         """What each of these units costs if it goes next."""
@@ -71,7 +72,7 @@ class _Reader:
         for size, places in by_size.items():
             if size:
                 columns = np.stack([self._columns[units[place]] for place in places])
-                found[places] = self._block_costs(columns)
+                found[places] = self._block_costs(np.searchsorted(self._left, columns))
         return found * self._share
 
     def _block_costs(self, columns: NDArray[np.int64]) -> Matrix:
@@ -84,17 +85,24 @@ class _Reader:
         gram = np.einsum("rub,ruc->ubc", weight, weight, optimize=True)
         return np.asarray(np.einsum("ubc,ubc->u", gram, middle))
 
-    def remove(self, unit: int) -> None:
-        """Take a unit's columns out."""
-        own = self._columns[unit]
-        if not len(own):
-            return
-        middle = np.linalg.inv(self._inverse[np.ix_(own, own)])
-        right = middle @ self._inverse[own]
-        self._weight -= self._weight[:, own] @ right
-        self._inverse -= self._inverse[:, own] @ right
-        self._inverse[own, own] = 1.0
-        self._weight[:, own] = 0.0
+    def remove(self, units: NDArray[np.int64]) -> Matrix:
+        """Take the columns of some units out; what each costs when those before it are gone.
+
+        All go in one update: with the Cholesky factor ``L L^T = C^-1_SS`` the squares of row i of ``L^-1 W_S^T`` are
+        what column i costs when those before it are gone.
+        """
+        own = np.searchsorted(self._left, np.concatenate([self._columns[unit] for unit in units]))
+        rest = np.delete(np.arange(len(self._left)), own)
+        factor = np.linalg.cholesky(self._inverse[np.ix_(own, own)])
+        lost = np.linalg.solve(factor, self._weight[:, own].T)
+        spread = np.linalg.solve(factor, self._inverse[np.ix_(own, rest)])
+        self._left = self._left[rest]
+        self._weight = self._weight[:, rest] - lost.T @ spread
+        self._inverse = self._inverse[np.ix_(rest, rest)]
+        self._inverse -= spread.T @ spread
+        ends = np.cumsum([len(self._columns[unit]) for unit in units])
+        costs = np.cumsum(np.append(0.0, np.square(lost).sum(axis=1)))[ends]
+        return np.asarray(np.diff(costs, prepend=0.0) * self._share)
 
 
 def _power_of_two(variances: Matrix) -> float:
@@ -112,33 +120,29 @@ def eliminate(group: Group, views: Sequence[ReaderView], count: int) -> Eliminat
     """
     readers = [_Reader(view) for view in views]
     gone = np.zeros(group.units.size, np.bool_)
-    order: list[int] = []
-    costs: list[float] = []
-    lost, left = 0.0, count
+    rounds: list[tuple[NDArray[np.int64], Matrix]] = []
+    left = count
     step = max(1, -(-count // _ROUNDS))
     while left:
         taken = min(step, left)
         current = np.full(group.units.size, np.inf)
         units = np.flatnonzero(group.is_free & ~gone)
         current[units] = sum((reader.costs(units) for reader in readers), np.zeros(len(units)))
-        for unit in lowest(group, np.where(gone, np.inf, current), taken):
-            lost += _remove(readers, unit)
-            gone[unit] = True
-            order.append(int(unit))
-            costs.append(lost)
+        chosen = np.sort(
+            removal_order(group, np.where(gone, np.inf, current), taken).reshape(taken, -1), axis=0
+        ).reshape(-1)
+        rounds.append((chosen, _remove(readers, chosen)))
+        gone[chosen] = True
         left -= taken
-    return Elimination(np.array(order, np.int64), np.array(costs))
+    order, lost = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
+    return Elimination(order, np.cumsum(lost))
 
 
 def eliminate_in_order(order: NDArray[np.int64], views: Sequence[ReaderView]) -> Elimination:
     """What is lost when units go in an order that something else has chosen."""
-    readers = [_Reader(view) for view in views]
-    return Elimination(order, np.cumsum([_remove(readers, unit) for unit in order]))
+    return Elimination(order, np.cumsum(_remove([_Reader(view) for view in views], order)))
 
 
-def _remove(readers: Sequence[_Reader], unit: int) -> float:
-    """Let a unit go; what that costs."""
-    lost = float(sum(reader.costs(np.array([unit]))[0] for reader in readers))
-    for reader in readers:
-        reader.remove(int(unit))
-    return lost
+def _remove(readers: Sequence[_Reader], units: NDArray[np.int64]) -> Matrix:
+    """Let units go, one after the other; what each costs."""
+    return sum((reader.remove(units) for reader in readers), np.zeros(len(units)))

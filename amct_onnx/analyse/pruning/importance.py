@@ -118,23 +118,14 @@ def units_of(flow: Flow, group: Group, producer: Producer) -> NDArray[np.int64]:
     return np.asarray(order[np.searchsorted(group.units, flow.labels.find(producer.labels), sorter=order)], np.int64)
 
 
-def lowest(group: Group, scores: Scores, count: int) -> NDArray[np.int64]:
-    """The units that go: of every block the `count` lowest that are free; among equal ones the first.
+def removal_order(group: Group, scores: Scores, count: int) -> NDArray[np.int64]:
+    """The units that go, in their order: the lowest free one of every block, then the next of every block.
 
     Args:
         group: the group.
-        scores: one per unit.
-        count: how many per block.
+        scores: one per unit; among equal ones the first goes.
+        count: how many go of every block.
     """
-    return np.concatenate([np.sort(own[:count]) for own in _rising(group, scores)])
-
-
-def removal_order(group: Group, scores: Scores, count: int) -> NDArray[np.int64]:
-    """The same units in the order in which they go: the lowest of every block, then the next of every block."""
-    return np.stack([own[:count] for own in _rising(group, scores)], axis=1).reshape(-1)
-
-
-def _rising(group: Group, scores: Scores) -> list[NDArray[np.int64]]:
-    """The free units of every block, the lowest first, among equal ones the first."""
     blocks = [np.flatnonzero(group.is_free & (group.blocks == block)) for block in range(group.block_count)]
-    return [own[np.argsort(scores[own], kind="stable")] for own in blocks]
+    rising = [own[np.argsort(scores[own], kind="stable")] for own in blocks]
+    return np.stack([own[:count] for own in rising], axis=1).reshape(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,8 +15,10 @@ from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence, evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Moments
 from amct_onnx.analyse.fitting.rows import LayerView, has_view
+from amct_onnx.analyse.fitting.shared import rows_of_all, sharing_key
 from amct_onnx.analyse.pruning.elimination import ReaderView
 from amct_onnx.analyse.pruning.gates import GateView, gate_view
+from amct_onnx.analyse.resume import Resumed
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import constant_array
 from amct_onnx.graph.op_table import known_constant
@@ -62,72 +64,90 @@ class ReaderMoments(GroupMoments):
         """
         views = {view.key: view for reader in readers if (view := _view(reader)) and view.columns <= MOST_COLUMNS}
         self._source = proto, base_dir, given
-        self._batches = _batches(list(views.values()))
-        self._places = {view.key: place for place, batch in enumerate(self._batches) for view in batch}
+        self._first = {view.key: alike[0].key for alike in _alike(views.values()) for view in alike}
+        self._batches = _batches(_alike(views.values()))
+        self._places = {alike[0].key: place for place, batch in enumerate(self._batches) for alike in batch}
         self._held: dict[int, dict[str, list[Moments]]] = {}
         self.evidence: dict[str, Evidence] = {}
 
     def __getitem__(self, key: str) -> Sequence[Moments]:
-        place = self._places[key]
+        first = self._first[key]
+        place = self._places[first]
         if place not in self._held:
             while len(self._held) >= _MOST_HELD:
                 del self._held[next(iter(self._held))]
             found = _watched(self._batches[place], *self._source)
-            self.evidence |= {key: evidence(parts) for key, parts in found.items()}
+            self.evidence |= {key: evidence(found[first]) for key, first in self._first.items() if first in found}
             self._held[place] = found
-        return self._held[place][key]
+        return self._held[place][first]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._first)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._first)
 
 
 def _view(reader: Reader) -> View | None:
     return LayerView(reader.node) if has_view(reader.node) else gate_view(reader)
 
 
-def _batches(views: Sequence[View]) -> list[list[View]]:
-    batches: list[list[View]] = []
-    room = 0
+def _alike(views: Iterable[View]) -> list[tuple[View, ...]]:
+    """The views, those of layers that are one together."""
+    found: dict[Hashable, list[View]] = {}
     for view in views:
-        size = 8 * view.groups * view.columns**2
+        found.setdefault(_sharing(view), []).append(view)
+    return [tuple(alike) for alike in found.values()]
+
+
+def _sharing(view: View) -> Hashable:
+    return sharing_key(view.node) if isinstance(view, LayerView) else view.key
+
+
+def _batches(views: Sequence[Sequence[View]]) -> list[list[Sequence[View]]]:
+    batches: list[list[Sequence[View]]] = []
+    room = 0
+    for alike in views:
+        size = 8 * alike[0].groups * alike[0].columns ** 2
         if not batches or size > room:
             batches.append([])
             room = _WALK_BYTES
-        batches[-1].append(view)
+        batches[-1].append(alike)
         room -= size
     return batches
 
 
 def _watched(
-    views: Sequence[View], proto: ModelProto, base_dir: Path | None, given: FittingData
+    views: Sequence[Sequence[View]], proto: ModelProto, base_dir: Path | None, given: FittingData
 ) -> dict[str, list[Moments]]:
-    seen = {view.key: [Moments() for _ in range(view.groups)] for view in views}
+    seen = {alike[0].key: [Moments() for _ in range(alike[0].groups)] for alike in views}
     rng = np.random.default_rng(given.seed)
 
     def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
-        for view in views:
-            x, y = (tensors[0][name] for name in view.watched)
-            rows, results = view.rows(x, y, rng)
-            for group, moments in enumerate(seen[view.key]):
+        for alike in views:
+            rows, results = rows_of_all(alike, tensors[0], tensors[0], rng)
+            for group, moments in enumerate(seen[alike[0].key]):
                 moments.update(rows[:, group], results[:, group], feed)
 
-    wanted = {name for view in views for name in view.watched}
-    walk_together([(proto, base_dir, wanted)], given.data, take, limit=given.feeds, progress=given.progress)
+    float_model = Resumed()
+    float_model.begin(proto, base_dir, {name for alike in views for view in alike for name in view.watched})
+    walk_together([float_model], given.data, take, limit=given.feeds, progress=given.progress)
     return seen
 
 
 def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments]]) -> list[ReaderView]:
-    """What is known of a group's readers, and of recurrent layers that read what they made."""
+    """What is known of a group's readers, those that are one once, and of recurrent layers that read what they made."""
     views: list[ReaderView] = []
     if not group.readers:
         return views
+    looked_at: set[Hashable] = set()
     for reader in (*group.readers, *group.recurrences):
         view = _view(reader)
-        seen = moments.get(view.key) if view else None
-        if view is None or seen is None or any(part.rows < 2 for part in seen):
+        if view is None or _sharing(view) in looked_at:
+            continue
+        looked_at.add(_sharing(view))
+        seen = moments.get(view.key)
+        if seen is None or any(part.rows < 2 for part in seen):
             continue
         weight = view.weight(constant_array(known_constant(reader.node.inputs[reader.weight])))
         has_bias = isinstance(view, LayerView) and takes_bias(reader.node, weight.shape[0] * weight.shape[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
-from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds
+from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds, weight_multiply_adds
 from amct_onnx.analyse.pruning.counts import ALIGNMENT
 from amct_onnx.analyse.pruning.elimination import Elimination
 from amct_onnx.analyse.pruning.options import SearchGoal
 from amct_onnx.analyse.pruning.plan import GroupPlan, channels_per_unit
 from amct_onnx.errors import ArgumentError
+from amct_onnx.graph.op_table import spec_of
+from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Flow
@@ -162,14 +164,24 @@ def _saved(prunable: Prunable, shapes: Shapes, units: Sequence[LabelArray]) -> f
     """Multiply-adds that go with some units: of each layer's results, and of what it reads."""
     labels = prunable.flow.labels
     gone = np.unique(labels.find(np.concatenate([np.zeros(0, np.int64), *units])))
-    sides = [(one.node, one.labels) for one in prunable.flow.producers]
-    sides += [(other.node, other.labels) for other in prunable.flow.readers]
-    kept: dict[str, float] = {}
-    for node, own in sides:
+    whole = {str(node.name): weight_multiply_adds(node, shapes) for node in prunable.model.graph.nodes}
+    kept = {name: dict.fromkeys(weights, 1.0) for name, weights in whole.items()}
+    for node, own, weight in _sides(prunable.flow):
         share = 1.0 - float(np.isin(labels.find(own), gone).mean())
-        kept[str(node.name)] = kept.get(str(node.name), 1.0) * share
-    nodes = [node for node in prunable.model.graph.nodes if str(node.name) in kept]
-    return sum((1 - kept[str(node.name)]) * layer_multiply_adds(node, shapes) for node in nodes)
+        shares = kept.get(str(node.name), {})
+        for index in shares.keys() if weight is None else shares.keys() & {weight}:
+            shares[index] *= share
+    return sum((1 - kept[name][index]) * count for name, weights in whole.items() for index, count in weights.items())
+
+
+def _sides(of: Flow | Group) -> Iterator[tuple[Node, LabelArray, int | None]]:
+    """Layers, channels that they make or read, and which of their weights have them; None for all.
+
+    The weight R of a recurrent layer has a layer's own channels on both sides, W on one.
+    """
+    yield from ((one.node, one.labels, None) for one in of.producers)
+    for reader in (*of.readers, *of.recurrences):
+        yield reader.node, reader.labels, reader.weight if spec_of(reader.node).gates else None
 
 
 def scaled_to(estimate: Losses, counts: Sequence[int], measured: Sequence[float]) -> Losses:
@@ -225,12 +237,12 @@ def _units(group: Group, found: Elimination, per_block: int) -> LabelArray:
 
 def _saved_by_one(flow: Flow, group: Group, shapes: Shapes) -> float:
     """Multiply-adds that go with one unit of each block."""
-    members = [(one.node, one.labels) for one in group.producers]
-    members += [(other.node, other.labels) for other in group.readers]
     saved = 0.0
-    for node, labels in members:
+    for node, labels, weight in _sides(group):
+        weights = weight_multiply_adds(node, shapes)
+        count = sum(weights.values()) if weight is None else weights.get(weight, 0)
         own = np.isin(flow.labels.find(labels), group.units).sum()
-        saved += layer_multiply_adds(node, shapes) * own / labels.size / group.units.size
+        saved += count * own / labels.size / group.units.size
     return saved * group.block_count
 
 

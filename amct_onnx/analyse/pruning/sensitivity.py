@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from amct_onnx.analyse.feeds import Feed
-from amct_onnx.analyse.fitting.moments import LARGEST, RIDGE, Moments
+from amct_onnx.analyse.fitting.moments import LARGEST, Moments
 from amct_onnx.analyse.fitting.refit import fit_layer
 from amct_onnx.analyse.fitting.rows import LayerView
-from amct_onnx.graph import build, constant_array
+from amct_onnx.analyse.fitting.shared import together
+from amct_onnx.analyse.resume import Resumed, alive_at, feed_key
+from amct_onnx.graph import BuiltModel, build, constant_array
 from amct_onnx.graph.op_table import known_constant
+from amct_onnx.graph.protos import node_bodies
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.remove import RemoveChannels
@@ -35,36 +39,62 @@ class Sensitivity:
             shapes: sizes of its tensors.
             feeds: the feeds to compare on.
         """
-        self._proto, self._base_dir, self._shapes, self._feeds = proto, base_dir, shapes, feeds
-        session = open_session(proto, base_dir=base_dir)
+        self._open = partial(open_prunable, proto, base_dir, shapes)
+        self._feeds = [(feed_key(feed), feed) for feed in feeds]
+        session = open_session(proto, base_dir=base_dir, lean=True)
         self._names = tensor_outputs(session)
         self._wanted = [[array.copy() for array in fetch(session, self._names, feed)] for feed in feeds]
+        self._float_model = build(self._open().model)
+        self._float_run = Resumed()
 
     def of(self, units: LabelArray, moments: Mapping[str, Sequence[Moments]]) -> float:
         """Squared error of the results over their variance when these units go and their readers are fitted.
+
+        Only what lies behind the first node that loses something is run.
 
         Args:
             units: what goes.
             moments: of what layers read and give in the float model.
         """
-        prunable = open_prunable(self._proto, self._base_dir, self._shapes)
-        readers = {
-            str(reader.node.name): (reader.node, prunable.flow.labels.find(reader.labels))
-            for reader in prunable.flow.readers
-            if str(reader.node.name) in set(lost_inputs(prunable, units)) & moments.keys()
-        }
+        prunable = self._open()
+        lost = moments.keys() & set(lost_inputs(prunable, units))
         results = kept_results(prunable, units)
-        gone = prunable.flow.labels.find(units)
-        RemoveChannels(prunable.flow, units).run(prunable.model)
-        for name, (node, labels) in readers.items():
-            view = LayerView(node)
-            values = constant_array(known_constant(node.inputs[1]))
-            parts = _restricted(view, moments[name], ~np.isin(labels, gone), results[name])
-            weight = view.weight(values).astype(np.float64)
-            fit_layer(prunable.model, node, parts, weight, RIDGE)
-        session = open_session(build(prunable.model))
-        got = [fetch(session, self._names, feed) for feed in self._feeds]
-        return relative_error(self._wanted, got)
+        kept = {
+            name: ~np.isin(prunable.flow.labels.find(reader.labels), prunable.flow.labels.find(units))
+            for reader in prunable.flow.readers
+            if (name := str(reader.node.name)) in lost
+        }
+        changed = RemoveChannels(prunable.flow, units).run(prunable.model).changed
+        for node, *others in together(node for node in prunable.model.graph.nodes if node.name in kept):
+            name = str(node.name)
+            parts = _restricted(LayerView(node), moments[name], kept[name], results[name])
+            weight = LayerView(node).weight(constant_array(known_constant(node.inputs[1]))).astype(np.float64)
+            fit_layer(prunable.model, node, parts, weight, others=others)
+        return relative_error(self._wanted, self._results(build(prunable.model), changed))
+
+    def _results(self, pruned: BuiltModel, changed: Collection[str]) -> list[list[Array]]:
+        """Results of a pruned model, for each feed."""
+        self._float_run.begin(self._float_model, None, (), _alive_before(self._float_model, changed))
+        for key, feed in self._feeds:
+            self._float_run.run(feed, key)
+        run = Resumed(self._float_run.kept)
+        run.begin(pruned, None, self._names)
+        shown = [run.run(feed, key) for key, feed in self._feeds]
+        return [[tensors[name] for name in self._names] for tensors in shown]
+
+
+def _alive_before(built: BuiltModel, nodes: Collection[str]) -> frozenset[str]:
+    """What is alive before the first of some nodes, which may be in bodies."""
+    proto = built.skeleton
+    numbers = (number for number, node in enumerate(proto.graph.node) if not set(nodes).isdisjoint(_names(node)))
+    return alive_at(proto, next(numbers, 0))
+
+
+def _names(node: NodeProto) -> Iterator[str]:
+    yield node.name
+    for body in node_bodies(node):
+        for inner in body.node:
+            yield from _names(inner)
 
 
 def _restricted(
