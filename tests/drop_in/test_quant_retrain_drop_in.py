@@ -182,6 +182,15 @@ def test_trained_weights_get_scales_of_their_own(created) -> None:
     assert np.square(want - got).sum() < 1e-2 * np.square(want).sum()
 
 
+def test_scales_need_data(folder) -> None:
+    arguments = ("record.txt", None, "modified.onnx")
+    with pytest.raises(UsageError, match="create_quant_retrain_model: input_data is None, but layers are quantized by"):
+        amct_onnx.create_quant_retrain_model("quant.cfg", "model.onnx", *arguments)
+    with pytest.raises(UsageError, match="create_compressed_retrain_model: input_data is None"):
+        amct_onnx.create_compressed_retrain_model("model.onnx", None, "quant.cfg", "record.txt", "modified.onnx")
+    assert not Path("modified.onnx").exists()
+
+
 def test_what_does_not_fit_is_refused(created) -> None:
     np.savez("wrong.npz", w9=WEIGHTS["w1"])
     Path("other.json").write_text('{"frist": {"retrain_enable": true}}')

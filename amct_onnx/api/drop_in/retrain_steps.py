@@ -16,7 +16,7 @@ from amct_onnx.api.prune_config import PruneConfigSource
 from amct_onnx.api.prune_source import load_float
 from amct_onnx.api.saving import check_outputs, output_paths
 from amct_onnx.api.source import load_source, source_files
-from amct_onnx.errors import RecordError
+from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import BuiltModel, ExternalNaming, build, import_model
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.record import Record, format_record, load_record
@@ -46,7 +46,14 @@ def create(
         config: the config.
         record_file: the record, started anew.
         modified_onnx_file: the float model that the record's scales belong to.
+
+    Raises:
+        UsageError: there is no data.
     """
+    if input_data is None:
+        raise UsageError(
+            f"{function}: input_data is None, but layers are quantized by what they are fed; give a list of feeds"
+        )
     done = compress(model_file, input_data, config=config, formats=FORMS, trial=False)
     tell(log, _notes(done))
     built = done.result.modified or as_it_is(model_file)
