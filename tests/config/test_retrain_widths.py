@@ -90,6 +90,21 @@ def test_what_an_override_cannot_have_is_refused(text: str, words: str) -> None:
         resolved(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        (data("INT4"), "my.cfg"),
+        (of_layer("conv", weight("INT16")), "my.cfg"),
+        (json.dumps({"conv": {"retrain_enable": True, "retrain_data_config": {"dst_type": "INT4"}}}), "my.json"),
+    ],
+)
+def test_what_no_layer_takes_is_told_once(text: str, source: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^my\.\w+, line 1.*dst_type is INT\d+, but (activations|weights) are quantized"
+    ):
+        resolved(text, source)
+
+
 def test_the_same_in_json() -> None:
     layer = {"retrain_enable": True, "retrain_weight_config": {"algo": "arq_retrain", "dst_type": "INT4"}}
     assert resolved(json.dumps({"conv": layer})).layers["conv"].weight.bits == 4  # type: ignore[union-attr]

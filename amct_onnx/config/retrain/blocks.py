@@ -100,4 +100,5 @@ class BlockReader:
         name = block.get("dst_type")
         if message := no_width(name, what):
             self.fault(block.line_of("dst_type"), message)
+            return 8
         return BITS[name or "INT8"]

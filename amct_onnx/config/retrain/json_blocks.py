@@ -114,7 +114,8 @@ class JsonBlockReader(MemberReader):
         name = found.get("dst_type")
         if message := no_width(name, what):
             self.fault(members["dst_type"].line, layer, message)
-        return BITS.get(name or "INT8", 8)
+            return 8
+        return BITS[name or "INT8"]
 
 
 def _number(value: float | None) -> float | None:
