@@ -30,19 +30,18 @@ class Flow(enum.Enum):
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a flow refuses: parts of blocks (fields of Wishes), and lists; why, and what to do."""
+    """What a flow refuses: parts of blocks (fields of Wishes), and lists; and why."""
 
-    parts: tuple[str, ...]
-    lists: tuple[str, ...]
-    reason: str
-    takers: str
+    parts: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    reason: str = ""
 
 
 _COMBINED = "`amct_onnx compress` (create_compressed_retrain_model)"
 _RULES: Mapping[Flow, _Rule] = {
-    Flow.QUANT: _Rule(("prune",), OF_PRUNING, "layers are only quantized here", _COMBINED),
-    Flow.PRUNE: _Rule(("data", "weight"), OF_QUANTIZATION, "nothing is quantized here", _COMBINED),
-    Flow.COMPRESSED: _Rule((), (), "", ""),
+    Flow.QUANT: _Rule(("prune",), OF_PRUNING, "layers are only quantized here"),
+    Flow.PRUNE: _Rule(("data", "weight"), OF_QUANTIZATION, "nothing is quantized here"),
+    Flow.COMPRESSED: _Rule(),
 }
 _NAMES: Mapping[str, tuple[str, str]] = {
     "prune": (PRUNE, PRUNE_CONFIG),
@@ -64,7 +63,7 @@ def flow_findings(request: RetrainRequest, flow: Flow) -> Iterator[Finding]:
     (field, first), *others = sorted(places, key=lambda place: place[1].line or 0)
     more = "".join(f", {name} (line {place.line})" for name, place in others)
     verb, them = ("are", "them") if others else ("is", "it")
-    message = f"{field}{more} {verb} not taken, since {rule.reason}; delete {them}, or let {rule.takers} do everything"
+    message = f"{field}{more} {verb} not taken, since {rule.reason}; delete {them}, or let {_COMBINED} do everything"
     yield Finding(first.line, first.name, message)
 
 
