@@ -10,31 +10,30 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.configurable import model_facts
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
-from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target, quantize
+from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune import prune
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_result import PruneReport
 from amct_onnx.api.prune_source import load_float, prune_source
-from amct_onnx.api.result import CompressionResult, Report
+from amct_onnx.api.result import CompressionResult
+from amct_onnx.api.retrain_quantize import quantize_as_configured
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.sparsify import as_selection
 from amct_onnx.api.thin_out import thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_models
-from amct_onnx.config.retrain import RetrainConfig
-from amct_onnx.config.retrain.quantize import quantization_of
+from amct_onnx.config.retrain import Flow, RetrainConfig
 from amct_onnx.errors import ArgumentError, ConfigError
-from amct_onnx.graph import BuiltModel, build, digest, import_model
+from amct_onnx.graph import BuiltModel, digest
 from amct_onnx.graph.functions import inline_layer_functions
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import PruneRecord, Record, RecordHeader, WeightState
-from amct_onnx.rewrite import OutputForm, prepare
+from amct_onnx.rewrite import OutputForm
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def compress(
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, data=given.data)
-        resolved = configure_pruning(source.proto, base_dir, source.shapes, config)
+        resolved = configure_pruning(source.proto, base_dir, source.shapes, config, Flow.COMPRESSED)
     _check_asks(resolved)
     structure = _Structure(whole, base_dir)
     pruned: PruneReport | None = None
@@ -137,7 +136,7 @@ def compress(
         structure = structure.then(outcome.model, outcome.record.prune, state)
     if resolved.sparse():
         structure, thinned = _thin(structure, resolved, chosen, given)
-    result = _quantized(structure, resolved, given, forms, target)
+    result = quantize_as_configured(structure.proto, structure.base_dir, resolved, given, forms, target)
     timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
     trials = try_models(whole, base_dir, result.models, source.samples if trial else (), timed=timed)
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=structure.state)
@@ -156,12 +155,11 @@ def compress(
 
 def _check_asks(config: RetrainConfig) -> None:
     """Raise :class:`ConfigError` where a config does nothing to any layer."""
-    if config.with_pruning() or config.sparse() or config.quantized():
+    if config.quantized():
         return
-    if config.asks_pruning:
-        config.pruned()
-    if config.asks_sparsity:
-        config.thinned()
+    if config.asks_pruning or config.asks_sparsity:
+        config.check_removes()
+        return
     raise ConfigError(
         f"{config.source} asks for nothing that this model has layers for; add a prune_config, a "
         "retrain_data_quant_config or a retrain_weight_quant_config, or skip fewer layers"
@@ -176,28 +174,3 @@ def _thin(
     thin = thin_out_model(proto, structure.base_dir, left, selection, given)
     report = SparsifyReport(thin.summaries, thin.refusals, thin.notes)
     return structure.then(thin.built, thin.records, thin.state), report
-
-
-def _quantized(
-    structure: _Structure,
-    config: RetrainConfig,
-    given: FittingData,
-    forms: Sequence[OutputForm],
-    target: QdqTarget,
-) -> CompressionResult:
-    """The structure quantized; without models where the config quantizes no layer."""
-    if not config.quantized():
-        return CompressionResult(Record(), Record(header=RecordHeader()), {}, Report((), (), 0, 0))
-    proto, base_dir = structure.proto, structure.base_dir
-    if base_dir is not None:
-        proto = build(import_model(proto, base_dir)).to_proto()
-    facts = model_facts(prepare(proto, None).model)
-    return quantize(
-        proto,
-        given.data,
-        formats=forms,
-        config=quantization_of(config, facts),
-        qdq_target=target,
-        trial=False,
-        progress=given.progress,
-    )

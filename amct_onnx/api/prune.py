@@ -31,6 +31,7 @@ from amct_onnx.api.prune_result import GroupSummary, PruneReport, PruneResult
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
 from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
+from amct_onnx.api.structure_record import structure_alone
 from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import FITTED_TO, try_pruned
 from amct_onnx.errors import ArgumentError, NothingToCompressError, RecordError
@@ -146,7 +147,8 @@ def restore_pruned(
     Args:
         model: the model the record was made for; with `structure_only` any of the same structure.
         record: path of the record file, or a record.
-        structure_only: take the record for a model with other weights, too.
+        structure_only: take the record for a model with other weights, too; the result's record is then that of the
+            structure alone, for this model.
         input_shapes: input -> sizes to take for the free ones while following channels.
 
     Raises:
@@ -176,9 +178,10 @@ def restore_pruned(
             built, notes = thin.built, (*notes, *said)
         check_runs(built, whole, base_dir, opened.feed)
     after = model_cost(prunable.model, shapes)
-    report = PruneReport(summaries, before, after, (*opened.notes, *notes), sizes=opened.sizes)
+    kept, left_out = structure_alone(plain, whole, base_dir) if structure_only else (plain, ())
+    report = PruneReport(summaries, before, after, (*opened.notes, *notes, *left_out), sizes=opened.sizes)
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
-    return PruneResult(plain, built, report, (*source_files(model, whole, base_dir), *read))
+    return PruneResult(kept, built, report, (*source_files(model, whole, base_dir), *read))
 
 
 def _units(prunable: Prunable, record: Record, name: str, opened: PruneSource) -> LabelArray:

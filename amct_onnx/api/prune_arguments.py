@@ -20,6 +20,7 @@ from amct_onnx.analyse.pruning.search import OutOfReachError
 from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.config.auto_prune import AutoPruneConfig, load_auto_prune
+from amct_onnx.config.retrain import Flow
 from amct_onnx.errors import ArgumentError, ConfigError
 from amct_onnx.rewrite.pruning import open_prunable
 
@@ -69,7 +70,7 @@ class PruneArguments:
                 self.auto_config, retrain_facts(open_prunable(proto, base_dir, shapes)), self.importance
             )
         if self.config is not None:
-            resolved = configure_pruning(proto, base_dir, shapes, self.config)
+            resolved = configure_pruning(proto, base_dir, shapes, self.config, Flow.PRUNE)
             return prune_options(resolved, self.importance), retrain_notes(resolved, channels=True)
         alignment = ALIGNMENT if self.ascend_optimized else USUAL_ALIGNMENT
         options = PruneOptions(

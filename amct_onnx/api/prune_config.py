@@ -5,20 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from onnx import ModelProto
 
-from amct_onnx.analyse.pruning.configurable import resolve_search, retrain_facts
+from amct_onnx.analyse.configurable import model_facts
+from amct_onnx.analyse.pruning.configurable import (
+    quant_retrain_facts,
+    resolve_search,
+    retrain_facts,
+    with_idle_layers,
+)
 from amct_onnx.analyse.pruning.cost import Shapes
 from amct_onnx.api.prune_source import load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models
 from amct_onnx.config.auto_prune import AutoPruneConfig, is_auto_prune
-from amct_onnx.config.retrain import RetrainConfig, RetrainFacts, RetrainRequest, parse_retrain_request, resolve_retrain
+from amct_onnx.config.retrain import (
+    Flow,
+    RetrainConfig,
+    RetrainFacts,
+    RetrainRequest,
+    parse_retrain_request,
+    resolve_retrain,
+)
 from amct_onnx.config.text_file import read_config
 from amct_onnx.errors import ConfigError
-from amct_onnx.rewrite.pruning import open_prunable
+from amct_onnx.graph.functions import inline_layer_functions
+from amct_onnx.rewrite import prepare
+from amct_onnx.rewrite.pruning import Prunable, open_layers, open_prunable
 
 _QUANTIZE = "quantize the result, or let `amct_onnx compress` do everything"
 
@@ -26,20 +42,44 @@ PruneConfigSource: TypeAlias = str | os.PathLike[str] | RetrainRequest | Retrain
 
 
 def resolve_prune_config(
-    model: Source, config: PruneConfigSource, *, input_shapes: Mapping[str, Sequence[int]] | None = None
+    model: Source,
+    config: PruneConfigSource,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    flow: Flow = Flow.COMPRESSED,
 ) -> RetrainConfig:
     """Resolve an AMCT retrain config for a model.
 
     Args:
         model: path of an ONNX file, or a ModelProto (not changed).
-        config: path of a simple config, or one read by :mod:`amct_onnx.config.retrain`.
+        config: path of a simple config or a JSON config, or one read by :mod:`amct_onnx.config.retrain`.
         input_shapes: input -> sizes to take for the free ones while following channels.
+        flow: what is to be done with it.
 
     Raises:
-        ConfigError: the config cannot be read, breaks a rule, or does not fit the model.
+        ConfigError: the config cannot be read, breaks a rule, or does not fit the model or the flow.
     """
-    with _followed(model, input_shapes) as facts:
-        return _resolved(config, facts)
+    with _followed(model, input_shapes, flow) as (facts, prunable):
+        return with_idle_layers(_resolved(config, facts, flow), prunable)
+
+
+def resolve_quant_retrain(model: Source, config: PruneConfigSource) -> RetrainConfig:
+    """Resolve an AMCT retrain config that only quantizes: every layer, by defaults where it says nothing else.
+
+    Args:
+        model: path of an ONNX file, or a ModelProto (not changed).
+        config: as for :func:`resolve_prune_config`.
+
+    Raises:
+        ConfigError: the config cannot be read, breaks a rule, prunes, does not fit the model, or leaves no layer.
+    """
+    whole, base_dir = load_float(model)
+    with blaming_illegal_models(whole, base_dir):
+        opened = open_layers(inline_layer_functions(whole, base_dir), base_dir)
+        facts = _with_quantization(quant_retrain_facts(opened), whole, base_dir, Flow.QUANT)
+    resolved = _resolved(config, facts, Flow.QUANT)
+    resolved.check_quantizes()
+    return resolved
 
 
 def resolve_auto_config(
@@ -55,30 +95,41 @@ def resolve_auto_config(
     Raises:
         ConfigError: its overrides do not fit the model.
     """
-    with _followed(model, input_shapes) as facts:
+    with _followed(model, input_shapes, Flow.PRUNE) as (facts, _):
         return resolve_search(config, facts)
 
 
 @contextmanager
-def _followed(model: Source, input_shapes: Mapping[str, Sequence[int]] | None) -> Iterator[RetrainFacts]:
-    """The facts about a model; what goes wrong with them is blamed on a model that is not legal."""
+def _followed(
+    model: Source, input_shapes: Mapping[str, Sequence[int]] | None, flow: Flow
+) -> Iterator[tuple[RetrainFacts, Prunable]]:
+    """The facts about a model, and its channels; what goes wrong with them is blamed on a model that is not legal."""
     whole, base_dir = load_float(model)
     with blaming_illegal_models(whole, base_dir):
         source = prune_source(whole, base_dir, input_shapes=input_shapes)
-        yield retrain_facts(open_prunable(source.proto, base_dir, source.shapes))
+        prunable = open_prunable(source.proto, base_dir, source.shapes)
+        yield _with_quantization(retrain_facts(prunable), whole, base_dir, flow), prunable
 
 
 def configure_pruning(
-    proto: ModelProto, base_dir: Path | None, shapes: Shapes, config: PruneConfigSource
+    proto: ModelProto, base_dir: Path | None, shapes: Shapes, config: PruneConfigSource, flow: Flow
 ) -> RetrainConfig:
     """Resolve a config for a model whose tensors have these sizes; see :func:`resolve_prune_config`."""
-    return _resolved(config, retrain_facts(open_prunable(proto, base_dir, shapes)))
+    facts = retrain_facts(open_prunable(proto, base_dir, shapes))
+    return _resolved(config, _with_quantization(facts, proto, base_dir, flow), flow)
 
 
-def _resolved(config: PruneConfigSource, facts: RetrainFacts) -> RetrainConfig:
+def _with_quantization(facts: RetrainFacts, proto: ModelProto, base_dir: Path | None, flow: Flow) -> RetrainFacts:
+    """The facts with those about quantizing, where that is to be done."""
+    if flow is Flow.PRUNE:
+        return facts
+    return replace(facts, quantization=model_facts(prepare(proto, base_dir).model))
+
+
+def _resolved(config: PruneConfigSource, facts: RetrainFacts, flow: Flow) -> RetrainConfig:
     request = config if isinstance(config, RetrainRequest | RetrainConfig) else _read(config)
     if isinstance(request, RetrainRequest):
-        return resolve_retrain(request, facts)
+        return resolve_retrain(request, facts, flow)
     differing = request.layers.keys() ^ facts.layers.keys()
     if differing:
         raise ConfigError(

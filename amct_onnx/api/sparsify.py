@@ -23,8 +23,10 @@ from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
 from amct_onnx.api.skipped import check_skipped
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport, SparsifyResult
+from amct_onnx.api.structure_record import structure_alone
 from amct_onnx.api.thin_out import ThinModel, masked_by_record, thin_out_model
 from amct_onnx.api.trial import FITTED_TO, try_sparse
+from amct_onnx.config.retrain import Flow
 from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import digest
 from amct_onnx.graph.functions import inline_layer_functions
@@ -97,7 +99,8 @@ def restore_sparse(
         model: the model the record was made for, or the sparse model that was written beside it; with
             `structure_only` any of the same structure.
         record: path of the record file, or a record.
-        structure_only: take the record for a model with other weights, too.
+        structure_only: take the record for a model with other weights, too; the result's record is then that of the
+            structure alone, for this model.
 
     Raises:
         RecordError: the record cannot be read, breaks a rule, or does not fit the model.
@@ -111,9 +114,10 @@ def restore_sparse(
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
         thin, said = masked_by_record(inline_layer_functions(whole, base_dir), base_dir, plain, source)
-    report = SparsifyReport(thin.summaries, thin.refusals, (*notes, *said))
+    kept, left_out = structure_alone(plain, whole, base_dir) if structure_only else (plain, ())
+    report = SparsifyReport(thin.summaries, thin.refusals, (*notes, *said, *left_out))
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
-    return SparsifyResult(plain, thin.built, report, (*source_files(model, whole, base_dir), *read))
+    return SparsifyResult(kept, thin.built, report, (*source_files(model, whole, base_dir), *read))
 
 
 def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record:
@@ -139,7 +143,7 @@ def as_selection(wanted: Selection | str | None, data: Any) -> Selection:
 
 def _left(source: PruneSource, config: PruneConfigSource) -> tuple[dict[str, str], tuple[str, ...]]:
     """The layers that a config does not thin out, each with the reason, and what a report should say of it."""
-    resolved = configure_pruning(source.proto, source.base_dir, source.shapes, config)
+    resolved = configure_pruning(source.proto, source.base_dir, source.shapes, config, Flow.PRUNE)
     resolved.thinned()
     left = {name: layer.why_dense for name, layer in resolved.layers.items() if layer.sparsity is None}
     return left, retrain_notes(resolved, weights=True)

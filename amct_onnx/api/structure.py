@@ -22,15 +22,20 @@ def is_to_restore(record: Record, proto: ModelProto, base_dir: Path | None) -> b
     return record.header is None or record.header.modified_sha256 != digest(proto, base_dir)
 
 
-def restored(model: Source, record: Record | LoadedRecord) -> BuiltModel:
+def restored(model: Source, record: Record | LoadedRecord, *, structure_only: bool = False) -> BuiltModel:
     """The model without the channels and weights that a record takes out.
+
+    Args:
+        model: the model the record was made for; with `structure_only` any of the same structure.
+        record: the record.
+        structure_only: take the record for a model with other weights, too.
 
     Raises:
         RecordError: the record does not fit the model.
     """
     if plain_record(record).takes_channels:
-        return restore_pruned(model, record).model
-    return restore_sparse(model, record).model
+        return restore_pruned(model, record, structure_only=structure_only).model
+    return restore_sparse(model, record, structure_only=structure_only).model
 
 
 def quantization_part(record: Record | LoadedRecord) -> Record | LoadedRecord:

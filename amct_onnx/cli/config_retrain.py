@@ -35,7 +35,8 @@ def _summary(config: RetrainConfig) -> str:
     """How many layers each part of a config concerns."""
     counts = {"thinned out 4:2": len(config.sparse()), "quantized": len(config.quantized())}
     others = "".join(f", {count} {what}" for what, count in counts.items() if count)
-    return f"{len(config.with_pruning())} of {len(config.layers)} layers are to be pruned{others}"
+    pruned = sum(not config.layers[name].why_none for name in config.with_pruning())
+    return f"{pruned} of {len(config.layers)} layers are to be pruned{others}"
 
 
 def _warnings(config: RetrainConfig) -> tuple[str, ...]:
@@ -81,6 +82,8 @@ def pruning_text(layer: LayerRetrain) -> str:
     if is_searched(layer):
         return "searched"
     if layer.pruning is not None:
+        if layer.why_none:
+            return f"{layer.pruning.ratio:g}, but no channel goes: {layer.why_none}"
         aligned = ", a multiple of 16 stays" if layer.pruning.ascend_optimized else ""
         return f"{layer.pruning.ratio:g}{aligned}"
     if layer.sparsity is not None:

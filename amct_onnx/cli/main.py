@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from amct_onnx.cli.console import Console, make_streams_tolerant
 from amct_onnx.cli.flags import flag_of
-from amct_onnx.cli.parser import Misuse, build_parser
+from amct_onnx.cli.parser import build_parser
+from amct_onnx.cli.strict_parser import Misuse
 from amct_onnx.errors import AmctError, ArgumentError
 
 EXIT_DONE = 0

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 from amct_onnx import __version__
 from amct_onnx.analyse.pruning.options import Importance
@@ -25,6 +23,7 @@ from amct_onnx.cli import (
     sparsify,
 )
 from amct_onnx.cli.data_flags import add_data_flags
+from amct_onnx.cli.strict_parser import StrictParser
 from amct_onnx.config import ActivationAlgorithm, WeightAlgorithm
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.rewrite import OutputForm
@@ -32,24 +31,9 @@ from amct_onnx.rewrite import OutputForm
 _FORMS = [form.value for form in OutputForm]
 
 
-class Misuse(SystemExit):
-    """The exit of a parser that refuses its arguments, with what it says of them."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(2)
-        self.message = message
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        sys.stderr.write(f"{self.prog}: error: {message}\n")
-        raise Misuse(message)
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser; every command leaves its function in ``run``."""
-    parser = _Parser(
+    parser = StrictParser(
         prog="amct_onnx",
         description="Compress ONNX models after export: for Ascend NPUs and any runtime that reads QDQ.",
     )
@@ -265,8 +249,8 @@ def _add_prune(commands: argparse._SubParsersAction, common: argparse.ArgumentPa
         "--config",
         type=Path,
         metavar="FILE",
-        help="an AMCT retrain config (.cfg) with a prune_config; takes the place of --ratio, --ascend-optimized and "
-        "--skip",
+        help="an AMCT retrain config, .cfg or JSON, with a prune_config; takes the place of --ratio, "
+        "--ascend-optimized and --skip",
     )
     parser.add_argument(
         "--auto-config",
@@ -308,7 +292,7 @@ def _add_sparsify(commands: argparse._SubParsersAction, common: argparse.Argumen
         "--config",
         type=Path,
         metavar="FILE",
-        help="an AMCT retrain config (.cfg) with an n_out_of_m_pruner; takes the place of --skip",
+        help="an AMCT retrain config, .cfg or JSON, with an n_out_of_m_pruner; takes the place of --skip",
     )
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer as it is (repeatable)"
@@ -323,7 +307,9 @@ def _add_compress(commands: argparse._SubParsersAction, common: argparse.Argumen
         "compress", parents=[common], help="prune, thin out and quantize a model as one retrain config says"
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the float model (.onnx)")
-    parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="an AMCT retrain config (.cfg)")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", required=True, help="an AMCT retrain config, .cfg or JSON"
+    )
     parser.add_argument("--data", metavar="PATH", required=True, help="sample data, as for quantize")
     _add_output(parser)
     _add_forms(parser)

@@ -13,6 +13,7 @@ from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import show_structure
+from amct_onnx.cli.restoring import record_to_keep
 from amct_onnx.cli.trials import check_trials, say_losses
 from amct_onnx.cli.words import counted, few
 from amct_onnx.config.auto_prune import load_auto_prune
@@ -57,14 +58,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedRecord) -> int:
     """Take out what a record names."""
     paths = prefixed_paths(arguments.output, ENDINGS)
-    check_outputs({"pruned": paths["pruned"]}, [arguments.model, arguments.record])
+    keep = record_to_keep(arguments, paths)
     result = restore_pruned(
         arguments.model,
         record,
         structure_only=bool(arguments.structure_only),
         input_shapes=_shapes(arguments),
     )
-    _show(console, result, result.save(arguments.output, keep=[arguments.record]))
+    _show(console, result, result.save(arguments.output, keep=keep))
     return 0
 
 

@@ -13,6 +13,7 @@ from amct_onnx.cli.console import Console
 from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.cli.report import show_structure
+from amct_onnx.cli.restoring import record_to_keep
 from amct_onnx.cli.trials import check_trials, say_losses
 from amct_onnx.cli.words import counted, few
 from amct_onnx.errors import UsageError
@@ -48,10 +49,10 @@ def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedR
     """Thin out what a record names."""
     refuse_flags(arguments, ("input_shape",), "concerns channels, and the record holds masks alone")
     paths = prefixed_paths(arguments.output, ENDINGS)
-    check_outputs({"sparse": paths["sparse"]}, [arguments.model, arguments.record])
+    keep = record_to_keep(arguments, paths)
     result = restore_sparse(arguments.model, record, structure_only=bool(arguments.structure_only))
     is_fitted = record.record.is_fitted and not arguments.structure_only
-    _show(console, result, result.save(arguments.output, keep=[arguments.record]), is_fitted=is_fitted)
+    _show(console, result, result.save(arguments.output, keep=keep), is_fitted=is_fitted)
     return 0
 
 

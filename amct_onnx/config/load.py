@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from amct_onnx.config.cfg_file import parse_cfg
 from amct_onnx.config.json_file import parse_json
 from amct_onnx.config.request import Named, Request, Setting
-from amct_onnx.config.retrain.cfg_file import is_retrain_config, refuse_search_config
+from amct_onnx.config.retrain.load import is_retrain_config, refuse_search_config
 from amct_onnx.config.text_file import located, read_config
 from amct_onnx.errors import ConfigError
 from amct_onnx.prototext import TextError

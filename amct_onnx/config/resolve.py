@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from amct_onnx.config.bounds import bound_findings
 from amct_onnx.config.facts import ConfigurableLayer, ModelFacts
 from amct_onnx.config.layer_options import DEFAULT_ORIGIN, activation_options, layer_options
-from amct_onnx.config.limits import Limit, limits, shown, without
+from amct_onnx.config.limits import limits, without
+from amct_onnx.config.misfits import Misfits
 from amct_onnx.config.name_rules import name_findings
 from amct_onnx.config.options import LayerOptions, TensorOptions, WeightAlgorithm, WeightOptions
 from amct_onnx.config.quant_config import LayerConfig, QuantConfig
@@ -42,25 +42,6 @@ def resolve(request: Request, facts: ModelFacts) -> QuantConfig:
     return _Resolver(request, facts).resolve()
 
 
-@dataclass
-class _Misfit:
-    """A limit that layers of one block met: which layers, for one finding about all of them."""
-
-    wish: Wish
-    limit: Limit
-    layers: list[ConfigurableLayer] = field(default_factory=list)
-
-    def finding(self) -> Finding:
-        first, count = self.layers[0], len(self.layers) - 1
-        others = "" if not count else f" and {count} more layer{'s' if count > 1 else ''}"
-        asked = self.limit.setting
-        what = asked.stands_for or f"{asked.key}: {shown(asked.value)}"
-        message = f'{what} is not possible for "{first.name}"{others}: {self.limit.reason}'
-        if self.wish.strict:
-            return Finding(asked.line, "", f"{message}; correct {self.wish.where}")
-        return Finding(asked.line, "", f"{message}; it gets {self.limit.instead}", Severity.WARNING)
-
-
 class _Resolver:
     """Goes over the layers of a model once."""
 
@@ -72,14 +53,14 @@ class _Resolver:
         self.skipped = {named.name: named.line for named in request.skip_layers}
         self.skipped_types = {named.name: named.line for named in request.skip_types}
         self.listed = None if request.listed is None else {named.name for named in request.listed}
-        self.misfits: dict[tuple[str, str, str, int | None], _Misfit] = {}
+        self.misfits = Misfits()
 
     def resolve(self) -> QuantConfig:
         request = self.request
         findings = [*request.findings, *bound_findings(request), *name_findings(request, self.facts)]
         findings += [finding for entry in request.inputs for finding in _input_findings(entry)]
         layers = {layer.name: self._layer(layer) for layer in self.facts.layers.values()}
-        findings += [misfit.finding() for misfit in self.misfits.values()]
+        findings += self.misfits.findings()
         findings.sort(key=lambda finding: finding.line or 0)
         raise_findings(ConfigError, request.source, findings)
         # Last, since any other fault may be the cause of it.
@@ -107,8 +88,7 @@ class _Resolver:
             # Of a block for everything, what concerns weights is not meant for a layer that has none.
             is_meant = layer.has_weight or not limit.name.startswith("weight.")
             if wish is not None and not reason and (wish.strict or is_meant):
-                key = (wish.where, limit.name, limit.reason, wish.line)
-                self.misfits.setdefault(key, _Misfit(wish, limit)).layers.append(layer)
+                self.misfits.add(wish, limit, layer)
         options, origins = layer_options(layer, wish, settings, self.request)
         return LayerConfig(op_type=layer.op_type, options=options, enabled=not reason, reason=reason, origins=origins)
 

@@ -33,12 +33,14 @@ class Block:
     """One message: ``{...}`` in the text, or the whole of it.
 
     A value is a float, int, bool, str, bytes, the name (str) of an enum value, or a Block. A field that is not
-    repeated has exactly one value: the last the text gives.
+    repeated has exactly one value: the last the text gives. ``replaced`` has the fields whose place another one of the
+    same oneof took, with their lines.
     """
 
     line: int
     fields: dict[str, Field] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    replaced: dict[str, int] = field(default_factory=dict)
 
     def get(self, name: str) -> Any:
         """Return the value of a field that is not repeated, or None if the text does not give it."""

@@ -115,7 +115,7 @@ class _Reader:
                 "and the last one counts; delete the other"
             )
             block.problems.append(Problem(line, message, warning=True))
-            del block.fields[name]
+            block.replaced[name] = block.fields.pop(name).line
 
     def _values(self, block: Block, field: FieldSpec, start: int) -> list[Any]:
         """Read one value, or a list in brackets; a value that does not fit becomes a problem and is left out."""

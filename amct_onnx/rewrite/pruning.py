@@ -42,6 +42,20 @@ class Prunable:
     groups: tuple[Group, ...]
 
 
+def open_layers(proto: ModelProto, base_dir: Path | None) -> Model:
+    """A model with a name for every node, and constants for weights that are computed from constants.
+
+    Args:
+        proto: the model, its functions with layers inlined; not changed.
+        base_dir: folder of its external weights.
+    """
+    model = import_model(proto, base_dir)
+    name_nodes(model)
+    DensifySparse().run(model)
+    FoldWeights().run(model)
+    return model
+
+
 def open_prunable(
     proto: ModelProto, base_dir: Path | None, shapes: Shapes, kept: Mapping[str, str] | None = None
 ) -> Prunable:
@@ -54,10 +68,7 @@ def open_prunable(
         kept: layers whose channels all stay -> why; of those that make none of their own (depthwise convolutions) the
             channels that pass through them.
     """
-    model = import_model(proto, base_dir)
-    name_nodes(model)
-    DensifySparse().run(model)
-    FoldWeights().run(model)
+    model = open_layers(proto, base_dir)
     settle_types(model)
     flow = follow(model, shapes, RULES, declared=declared_sizes(proto, base_dir), kept=kept)
     found = Prunable(model, flow, tuple(find_groups(flow)))

@@ -70,6 +70,39 @@ def test_nonsense_ends_with_two_and_leaves_nothing(here, capsys, arguments, word
     assert files(here) == {"m.onnx", "feed.npz"}
 
 
+MISSPELT = [
+    # What the flag was to give is missing, too, but that is not the fault.
+    (
+        ["quantize", "m.onnx", "--dta", "data", "-o", "x"],
+        "amct_onnx quantize",
+        "--dta; did you mean --data?",
+    ),
+    (["prune", "m.onnx", "--ration=0.5", "-o", "x"], "amct_onnx prune", "unknown flag --ration; did you mean --ratio?"),
+    (["config", "show", "a.cfg", "--modle", "m.onnx"], "amct_onnx config show", "did you mean --model?"),
+    (["record", "check", "r.txt", "--zzz"], "amct_onnx record check", "--zzz; see amct_onnx record check --help"),
+    (["inspect", "m.onnx", "n.onnx"], "amct_onnx inspect", "unrecognized arguments: n.onnx"),
+    (["inspect", "m.onnx", "-z"], "amct_onnx inspect", "unrecognized arguments: -z"),
+    (["sparsify", "m.onnx"], "amct_onnx sparsify", "the following arguments are required: -o/--output"),
+    (["recrod", "check"], "amct_onnx", "invalid choice: 'recrod'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "command", "words"), MISSPELT)
+def test_misuse_shows_the_usage_of_the_command_that_was_called(here, capsys, arguments, command, words):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"usage: {command} [-h]")
+    last = err.splitlines()[-1]
+    assert last.startswith(f"{command}: error: ")
+    assert words in last
+
+
+@pytest.mark.parametrize("flags", [["--trace"], ["--input-shape", "x:1,3,8,8"], ["--input-shape=x:1,3,8,8"]])
+def test_beginnings_of_flags_and_values_are_not_misspelt(here, capsys, flags):
+    assert main(["inspect", "m.onnx", *flags]) == 0
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [(None, "No such file"), (b"", "no ONNX graph"), (b"text " * 9, "not an ONNX model"), ("cut", "not an ONNX model")],

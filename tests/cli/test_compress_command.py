@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from amct_onnx.cli import main
+from amct_onnx.record import load_record
 from tests.models import initializers, normal, parse
 
 NET = parse(
@@ -89,6 +90,26 @@ def test_the_record_is_applied_to_the_modified_model(here, capsys) -> None:
     modified = initializers(onnx.load("out/m_modified_model.onnx"))
     assert bare["w1"].shape == modified["w1"].shape == (8, 4, 1, 1)
     np.testing.assert_array_equal(bare["w2"] == 0, modified["w2"] == 0)
+
+
+def test_the_structure_alone_has_no_scales(here, capsys) -> None:
+    """Scales are those of weights that were fitted, which the source does not have."""
+    assert main([*COMMAND, "--quiet"]) == 0
+    command = ["apply", "m.onnx", "--record", "out/m_record.txt", "--structure-only"]
+    assert main([*command, "-o", "bare/m"]) == 0
+    out = capsys.readouterr().out
+    assert "note: scales of 3 layers are left out: they are those of the modified model's weights" in out
+    whole, bare = (load_record(path).record for path in ("out/m_record.txt", "bare/m_record.txt"))
+    assert (bare.layers, bare.prune) == ({}, whole.prune)
+    # It is the record of this very model: applied as it is, it gives the same bytes.
+    assert main(["apply", "m.onnx", "--record", "bare/m_record.txt", "-o", "again/m"]) == 0
+    assert "scales" not in capsys.readouterr().out
+    for name in ("m_pruned_model.onnx", "m_record.txt"):
+        assert Path("again", name).read_bytes() == Path("bare", name).read_bytes()
+    before = Path("out/m_record.txt").read_bytes()
+    assert main([*command, "-o", "out/m"]) == 2
+    assert "out/m_record.txt: this output would overwrite an input" in capsys.readouterr().err
+    assert Path("out/m_record.txt").read_bytes() == before
 
 
 def test_a_trial_says_where_it_flatters_and_a_model_that_was_not_fitted_what_it_needs(here, capsys) -> None:

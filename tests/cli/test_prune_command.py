@@ -89,7 +89,8 @@ def test_same_inputs_same_bytes(here) -> None:
 
 
 def test_json(here, capsys) -> None:
-    (here / "my.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
+    own = 'override_layer_configs { layer_name: "last" prune_config { n_out_of_m_pruner { l1_selective_prune {} } } }'
+    (here / "my.cfg").write_text(CFG + own)
     assert main(["prune", "m.onnx", "--config", "my.cfg", "-o", "out/m", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert set(shown) == {"groups", "before", "after", "notes", "fitted", "losses", "trials", "sizes", "files"}
@@ -101,10 +102,7 @@ def test_json(here, capsys) -> None:
     }
     parameters = [sum(np.prod(shape) for shape in ((n, 3), (16, n), (4, 16))) for n in (8, 4)]
     assert [shown[when]["parameters"] for when in ("before", "after")] == parameters
-    assert shown["notes"] == [
-        "my.cfg: each of 3 layers, like 'first', is not quantized here; quantize the result, or let "
-        "`amct_onnx compress` do everything"
-    ]
+    assert shown["notes"] == ["my.cfg: 'last' is not thinned out 4:2 here; `amct_onnx sparsify` does that"]
 
 
 class TestConfigShow:
@@ -136,11 +134,12 @@ class TestConfigShow:
         assert main([*self.COMMAND]) == 0
         out = capsys.readouterr().out
         for words in (
-            r"first +Conv +0\.25, a multiple of 16 stays +data ulq_quantize, 8 bits, from -5 to 6; weights "
+            r"first +Conv +0\.25, but no channel goes: a multiple of 16 stays for Ascend devices, and of 8 channels "
+            r"that is all +data ulq_quantize, 8 bits, from -5 to 6; weights "
             r"ulq_retrain, 8 bits, per channel +prune: override_layer_configs \"first\", line 5; data: ",
             r"second +Conv +4:2 sparsity \(M4N2, chosen once: update_freq 3 means something in training alone\) ",
             r"last .* no: quant_skip_layers, line 9",
-            "1 of 3 layers are to be pruned, 2 thinned out 4:2, 2 quantized",
+            "0 of 3 layers are to be pruned, 2 thinned out 4:2, 2 quantized",
         ):
             assert re.search(words, out), words
         assert "warning" not in out
@@ -208,9 +207,14 @@ def test_bad_arguments(here, capsys, arguments: list[str], words: str) -> None:
         ("", r"my\.cfg holds no prune_config"),
         ("common_config { ifmr_quantize {} }", r"my\.cfg, line 1: unknown field common_config"),
         ("prune_config {", r"my\.cfg, line 1, column 1: .*never closed"),
-        ('{"version": 1}', r"my\.cfg: this is JSON"),
+        ('{"version": 1}', r"my\.cfg holds no prune_config"),
+        ('{"first": {"quant_enable": true}}', r"my\.cfg is a calibration config .*`amct_onnx quantize` takes it"),
         ("prune_config { n_out_of_m_pruner { l1_selective_prune {} } }", "asks for 4:2 sparsity alone"),
         ("compress_ratio: 1.3", r"my\.cfg is the config of a search .*--auto-config"),
+        (
+            CFG + "retrain_weight_quant_config { arq_retrain {} }",
+            r"my\.cfg, line \d: retrain_weight_quant_config is not taken, since nothing is quantized here; .*compress`",
+        ),
         (CFG + 'regular_prune_skip_layers: ""', r"my\.cfg, line \d+: regular_prune_skip_layers holds an empty name"),
     ],
 )

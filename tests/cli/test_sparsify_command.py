@@ -125,11 +125,13 @@ def test_a_prefix_used_twice_takes_the_record_from_the_first_model(here, capsys)
 
 
 def test_flags_that_do_not_fit(here, capsys) -> None:
+    Path("all.cfg").write_text('quant_skip_types: "Conv" prune_config { n_out_of_m_pruner { l1_selective_prune {} } }')
     for flags, words in (
         (["--selection", "compensated"], "--selection compensated chooses by --data; give --data, or choose l1"),
         (["--no-trial"], "--no-trial belongs to --data"),
         (["--skip", "frist"], "--skip: 'frist' is not in the model; did you mean 'first'?"),
         (["--config", "none.cfg"], "none.cfg"),
+        (["--config", "all.cfg"], "all.cfg, line 1: quant_skip_types is not taken, since nothing is quantized here"),
     ):
         assert main(["sparsify", "m.onnx", "-o", "out", *flags]) == 2
         assert words in capsys.readouterr().err

@@ -177,6 +177,33 @@ def test_a_fixed_minimum_is_zero(done) -> None:
     assert quantized(INT8 + alone, done)["first"][1] == -128
 
 
+@pytest.mark.parametrize(("part", "width"), [("weight", "INT4"), ("data", "INT16")])
+def test_other_widths_are_those_of_quantizing(done, tmp_path, part: str, width: str) -> None:
+    """The same record as a calibration config of that width gives, for what both say alike."""
+    blocks = {
+        "weight": "retrain_weight_quant_config { arq_retrain { dst_type: INT4 } }",
+        "data": "retrain_data_quant_config { ulq_quantize { dst_type: INT16 } }",
+    }
+    found = done(f'{blocks[part]} quant_skip_layers: "last"').result
+    calibration = {
+        "weight": "common_config { arq_quantize { quant_bits: 4 } }",
+        "data": "common_config { ifmr_quantize { dst_type: INT16 } }",
+    }
+    (tmp_path / "quant.cfg").write_text(f'{calibration[part]} skip_layers: "last"')
+    plain = amct_onnx.quantize(network(), feeds(), config=tmp_path / "quant.cfg", trial=False)
+    assert found.record.layers == plain.record.layers
+    types = {(entry.act_type, entry.wts_type) for entry in found.record.layers.values()}
+    assert types == {("INT16", "INT8") if width == "INT16" else ("INT8", "INT4")}
+
+
+def test_an_odd_number_of_channels_left_takes_four_bits_away(done) -> None:
+    narrow = "retrain_weight_quant_config { arq_retrain { dst_type: INT4 } } quant_skip_layers: 'last'"
+    found = done(FILTER.replace("0.25", "0.3") + narrow).result
+    assert initializers(found.modified.to_proto())["v"].shape[1] == 11
+    assert {name: entry.wts_type for name, entry in found.record.layers.items()} == {"first": "INT4", "second": "INT8"}
+    assert any('"second": dst_type INT4 is not possible once channels are gone' in note for note in found.report.notes)
+
+
 def test_ulq_searches_for_the_scale_of_least_error(tmp_path) -> None:
     # Of many weights a few are much larger than the others, so that cutting them off pays.
     weight = normal(64, 512, seed=3) ** 3

@@ -44,7 +44,7 @@ def create(config: str = "compressed.cfg") -> None:
 def test_the_saved_models_are_those_of_one_call(folder) -> None:
     create()
     assert {name: array.shape for name, array in initializers(onnx.load("modified.onnx")).items()}["w2"] == (8, 8, 1, 1)
-    amct_onnx.save_compressed_retrain_model("modified.onnx", "record.txt", "out/m")
+    amct_onnx.save_compressed_retrain_model("modified.onnx", "record.txt", "out/m", feeds())
     whole = amct_onnx.compress("model.onnx", feeds(), config="compressed.cfg", formats=("ascend", "fake_quant"))
     paths = whole.result.save("whole/m")
     assert Path("modified.onnx").read_bytes() == paths["modified"].read_bytes()

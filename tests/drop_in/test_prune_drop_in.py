@@ -102,6 +102,65 @@ def test_the_record_is_that_of_the_command(folder) -> None:
     assert Path("pruned.onnx").read_bytes() == Path("m_pruned_model.onnx").read_bytes()
 
 
+class TestFourToTwo:
+    """Of every four weights two become zero, where the config says so, beside channels that go elsewhere."""
+
+    SELECTIVE = "prune_config { n_out_of_m_pruner { l1_selective_prune {} } }"
+    BOTH = f'{CFG} override_layer_configs {{ layer_name: "last" {SELECTIVE} }}'
+
+    def test_of_four_weights_the_largest_two_stay(self, folder) -> None:
+        Path("prune.cfg").write_text(self.SELECTIVE)
+        create()
+        found = weights("pruned.onnx")
+        fours = np.abs(WEIGHTS["w2"]).reshape(6, 2, 4)
+        largest = fours >= np.sort(fours, axis=2)[:, :, 2:3]
+        np.testing.assert_array_equal(found["w2"], WEIGHTS["w2"] * largest.reshape(6, 8, 1, 1))
+        assert "3 layers thinned out" in Path("amct_log/amct_onnx.log").read_text()
+
+    def test_both_in_one_config(self, folder) -> None:
+        Path("prune.cfg").write_text(self.BOTH)
+        create()
+        found = weights("pruned.onnx")
+        assert (found["w1"].shape, found["w2"].shape) == ((4, 3, 1, 1), (3, 4, 1, 1))
+        # A last group of three loses one.
+        assert ((found["w3"] == 0).sum(axis=1) == 1).all()
+        log = Path("amct_log/amct_onnx.log").read_text()
+        assert "2 layers pruned" in log
+        assert "not thinned out" not in log
+        assert "not pruned here" not in log
+
+    @pytest.mark.parametrize("config", [SELECTIVE, BOTH])
+    def test_restoring(self, folder, config: str) -> None:
+        Path("prune.cfg").write_text(config)
+        create()
+        restore()
+        assert Path("restored.onnx").read_bytes() == Path("pruned.onnx").read_bytes()
+        sparse = weights("pruned.onnx")
+        np.savez("trained.npz", w3=np.ones_like(sparse["w3"]))
+        restore(weights_file="trained.npz")
+        np.testing.assert_array_equal(weights("restored.onnx")["w3"], sparse["w3"] != 0)
+
+    @pytest.mark.parametrize(
+        ("config", "words"),
+        [
+            ("batch_num: 1", "holds no prune_config"),
+            (f'{SELECTIVE} skip_layer_types: "Conv"', r"leaves no layer to thin out \(skip_layer_types"),
+            (f'{CFG} skip_layer_types: "Conv"', r"leaves no layer to prune \(skip_layer_types"),
+        ],
+    )
+    def test_nothing_to_do(self, folder, config: str, words: str) -> None:
+        Path("prune.cfg").write_text(config)
+        with pytest.raises(ConfigError, match=rf"prune\.cfg {words}"):
+            create()
+        assert not Path("pruned.onnx").exists()
+
+    def test_a_record_that_takes_nothing_out(self, folder) -> None:
+        entry = 'record { key: "first" value { scale_d: 1 offset_d: 0 scale_w: 1 offset_w: 0 } }'
+        Path("record.txt").write_text(entry)
+        with pytest.raises(RecordError, match=r"record\.txt: it holds no prune_record"):
+            restore()
+
+
 def test_restoring_gives_the_same_model(folder) -> None:
     create()
     restore()
@@ -129,7 +188,7 @@ def test_restoring_takes_trained_weights(folder, ending: str) -> None:
 
 def test_both_saved_models_hold_the_pruned_one(folder) -> None:
     create()
-    amct_onnx.save_prune_retrain_model("pruned.onnx", "out/net")
+    amct_onnx.save_prune_retrain_model("pruned.onnx", "out/net", normal(1, 3, 5, 7))
     assert sorted(path.name for path in Path("out").iterdir()) == [
         "net_deploy_model.onnx",
         "net_fake_quant_model.onnx",
@@ -152,13 +211,6 @@ def test_saved_models_keep_external_weights_apart(folder) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_what_of_the_config_is_not_done_is_logged(folder) -> None:
-    Path("prune.cfg").write_text(CFG + "retrain_weight_quant_config { arq_retrain {} }")
-    create()
-    log = Path("amct_log/amct_onnx.log").read_text()
-    assert "WARNING - [AMCT]:prune.cfg: each of 3 layers, like 'first', is not quantized here" in log
-
-
 FAULTS = [
     ({"model_file": "no.onnx"}, ModelError, r"no\.onnx: cannot read"),
     ({"model_file": None}, UsageError, "create_prune_retrain_model: model_file is None, but it is the path"),
@@ -166,6 +218,7 @@ FAULTS = [
     ({"record_file": 3}, UsageError, "create_prune_retrain_model: record_file is 3"),
     ({"modified_onnx_file": None}, UsageError, "create_prune_retrain_model: modified_onnx_file is None"),
     ({"config_defination": "no.cfg"}, ConfigError, r"no\.cfg cannot be read"),
+    ({"config_defination": "all.cfg"}, ConfigError, r"all\.cfg, line 2: retrain_weight_quant_config is not taken"),
     ({"modified_onnx_file": "model.onnx"}, UsageError, "would overwrite an input"),
     ({"record_file": "prune.cfg"}, UsageError, "would overwrite an input"),
     ({"record_file": "same", "modified_onnx_file": "same"}, UsageError, "two outputs"),
@@ -175,6 +228,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("changes", "kind", "words"), FAULTS)
 def test_faults_leave_nothing(folder, changes: dict[str, object], kind: type[AmctError], words: str) -> None:
+    Path("all.cfg").write_text(CFG + "\nretrain_weight_quant_config { arq_retrain {} }")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(kind, match=words):
         create(**changes)

@@ -264,6 +264,8 @@ def test_the_structure_alone_is_laid_over_other_weights() -> None:
     after = initializers(again.model.to_proto())
     for layer, (name, _) in THINNED.items():
         np.testing.assert_array_equal(after[name], np.where(masks(result)[layer], initializers(other)[name], 0))
+    replayed = amct_onnx.restore_sparse(other, again.record)
+    assert replayed.model.to_proto().SerializeToString() == again.model.to_proto().SerializeToString()
 
 
 def selective(name: str, shape: tuple[int, ...], mask: Array | None = None) -> Record:

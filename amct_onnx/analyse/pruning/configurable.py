@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.counts import ALIGNMENT
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions, SearchGoal
+from amct_onnx.analyse.pruning.plan import units_removed
 from amct_onnx.config.auto_prune import AutoPruneConfig
 from amct_onnx.config.retrain import (
     FilterPruning,
@@ -19,6 +20,7 @@ from amct_onnx.config.retrain import (
     resolve_retrain,
 )
 from amct_onnx.config.retrain.request import Asked, Wishes
+from amct_onnx.graph import Model
 from amct_onnx.graph.op_table import OPS, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
@@ -35,15 +37,44 @@ def retrain_facts(prunable: Prunable) -> RetrainFacts:
     groups = {str(producer.node.name): group for group in prunable.groups for producer in group.producers}
     passed = carriers(prunable)
     dense = {refusal.node: refusal.reason for refusal in find_candidates(prunable.model).refusals}
-    nodes = [node for graph in prunable.model.graphs() for node in graph.nodes]
-    layers = {str(node.name): node for node in nodes if spec_of(node).has_record}
+
+    def layer(node: Node) -> TrainableLayer:
+        return _layer(node, groups.get(str(node.name)), dense.get(str(node.name), ""), passed)
+
+    return _facts(prunable.model, layer)
+
+
+def quant_retrain_facts(model: Model) -> RetrainFacts:
+    """The facts about a model, named, whose channels are nobody's concern."""
+    return _facts(model, lambda node: _layer(node, None, "", {}))
+
+
+def _facts(model: Model, layer: Callable[[Node], TrainableLayer]) -> RetrainFacts:
+    nodes = [node for graph in model.graphs() for node in graph.nodes]
     return RetrainFacts(
-        layers={name: _layer(node, groups.get(name), dense.get(name, ""), passed) for name, node in layers.items()},
+        layers={str(node.name): layer(node) for node in nodes if spec_of(node).has_record},
         nodes={str(node.name): str(node.op) for node in nodes},
         layer_types=tuple(name for name, spec in OPS.items() if spec.has_record),
         prunable_types=_PRUNABLE,
         sparse_types=OPERATORS,
     )
+
+
+def with_idle_layers(config: RetrainConfig, prunable: Prunable) -> RetrainConfig:
+    """The config, with the reason for layers of whose channels none goes, though their ratio asks for it."""
+    groups = {str(producer.node.name): group for group in prunable.groups for producer in group.producers}
+    idle = {name: _why_idle(groups.get(name), of) for name, of in config.with_pruning().items()}
+    layers = {name: replace(layer, why_none=idle.get(name, "")) for name, layer in config.layers.items()}
+    return replace(config, layers=layers)
+
+
+def _why_idle(group: Group | None, pruning: FilterPruning) -> str:
+    if group is None:
+        return ""
+    if not group.readers:
+        return "no layer reads its channels"
+    count, reason = units_removed(group, LayerPruning(pruning.ratio, pruning.ascend_optimized))
+    return "" if count else reason
 
 
 def prune_options(config: RetrainConfig, importance: Importance | ChannelSensitivity) -> PruneOptions:

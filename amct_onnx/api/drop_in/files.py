@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from amct_onnx.api.saving import check_outputs
+from amct_onnx.api.source import load_source, source_files
 from amct_onnx.errors import UsageError
 from amct_onnx.graph.files import replacing
 
@@ -24,6 +25,29 @@ def announce(log: logging.Logger, outputs: Iterable[str], inputs: Collection[Pat
     for path in paths.values():
         if path.exists():
             log.warning("%s is replaced", path)
+
+
+def open_files(
+    log: logging.Logger,
+    function: str,
+    model_file: object,
+    *,
+    inputs: Mapping[str, object],
+    outputs: Mapping[str, object],
+) -> None:
+    """Check the paths of a call, argument -> path, before any work is done, and name the files that it replaces.
+
+    Args:
+        log: where that goes.
+        function: what errors call the function.
+        model_file: the model.
+        inputs: further files that are read; None for those that are not given.
+        outputs: files that are written.
+    """
+    given = {name: path for name, path in inputs.items() if path is not None}
+    check_paths(function, model_file=model_file, **given, **outputs)
+    files = source_files(str(model_file), *load_source(str(model_file)))
+    announce(log, map(str, outputs.values()), [*files, *(Path(str(path)) for path in given.values())])
 
 
 def check_paths(function: str, **arguments: object) -> None:

@@ -10,19 +10,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.pruning.shapes import first_feeds
 from amct_onnx.api.amct_log import amct_log
-from amct_onnx.api.drop_in.files import announce, check_paths
-from amct_onnx.api.drop_in.trained_weights import with_weights
-from amct_onnx.api.prune import prune, restore_pruned
+from amct_onnx.api.drop_in.files import announce, check_paths, open_files
+from amct_onnx.api.drop_in.prune_steps import take_out, take_out_again
+from amct_onnx.api.drop_in.retrain_steps import tell, write_both
+from amct_onnx.api.drop_in.trained_weights import with_trained
 from amct_onnx.api.prune_config import resolve_prune_config
-from amct_onnx.api.prune_result import PruneResult
 from amct_onnx.api.saving import check_outputs, prefixed_paths
 from amct_onnx.api.source import load_source, refuse_compressed, source_files
+from amct_onnx.config.retrain import Flow
 from amct_onnx.graph import BuiltModel, ExternalNaming, build, import_model
-from amct_onnx.graph.files import replacing, write_model
-from amct_onnx.record import format_record
+from amct_onnx.graph.files import write_model
+from amct_onnx.record import load_record
 from amct_onnx.rewrite import OutputForm
 
 _NAMING = {OutputForm.ASCEND: ExternalNaming.DEPLOY, OutputForm.FAKE_QUANT: ExternalNaming.FAKE_QUANT}
@@ -37,7 +37,7 @@ def create_prune_retrain_model(
         model_file: the model.
         input_data: one feed, whose shapes are taken for free ones: a dict by input name, arrays in input order, or one
             array; None for usual sizes.
-        config_defination: simple config with a ``prune_config``.
+        config_defination: config with a ``prune_config``: channels go, or of every four weights two, the smallest.
         record_file: the record, started anew.
         modified_onnx_file: the pruned model.
 
@@ -46,23 +46,15 @@ def create_prune_retrain_model(
     """
     function = "create_prune_retrain_model"
     with amct_log() as log:
-        check_paths(function, model_file=model_file, config_defination=config_defination, record_file=record_file)
-        check_paths(function, modified_onnx_file=modified_onnx_file)
-        proto, base_dir = load_source(model_file)
-        inputs = [*source_files(model_file, proto, base_dir), Path(config_defination)]
-        announce(log, [record_file, modified_onnx_file], inputs)
-        result = prune(
-            model_file,
-            config=config_defination,
-            importance=Importance.L2,
-            input_shapes=_sizes(model_file, input_data),
-        )
-        for note in result.report.notes:
-            log.warning("%s", note)
-        with ExitStack() as staged:
-            write_model(result.model, Path(modified_onnx_file), ExternalNaming.ONE_FILE, staged=staged)
-            staged.enter_context(replacing(Path(record_file))).write_bytes(format_record(result.record).encode())
-        log.info("[%s]: %s, saved in %s", function, _summary(result), modified_onnx_file)
+        check_paths(function, config_defination=config_defination)
+        outputs = {"record_file": record_file, "modified_onnx_file": modified_onnx_file}
+        open_files(log, function, model_file, inputs={"config_defination": config_defination}, outputs=outputs)
+        sizes = _sizes(model_file, input_data)
+        config = resolve_prune_config(model_file, config_defination, input_shapes=sizes, flow=Flow.PRUNE)
+        done = take_out(model_file, config, sizes)
+        tell(log, done.notes)
+        write_both(done.built, modified_onnx_file, done.record, record_file)
+        log.info("[%s]: %s, saved in %s", function, done.summary, modified_onnx_file)
 
 
 def restore_prune_retrain_model(
@@ -90,27 +82,28 @@ def restore_prune_retrain_model(
     """
     function = "restore_prune_retrain_model"
     with amct_log() as log:
-        check_paths(function, model_file=model_file, record_file=record_file, modified_onnx_file=modified_onnx_file)
-        given = [Path(file) for file in (config_defination, weights_file) if file is not None]
-        proto, base_dir = load_source(model_file)
-        announce(log, [modified_onnx_file], [*source_files(model_file, proto, base_dir), Path(record_file), *given])
+        check_paths(function, record_file=record_file)
+        inputs = {"record_file": record_file, "config_defination": config_defination, "weights_file": weights_file}
+        outputs = {"modified_onnx_file": modified_onnx_file}
+        open_files(log, function, model_file, inputs=inputs, outputs=outputs)
         sizes = _sizes(model_file, input_data)
         if config_defination is not None:
-            resolve_prune_config(model_file, config_defination, input_shapes=sizes)
-        result = restore_pruned(model_file, record_file, input_shapes=sizes)
-        for note in result.report.notes:
-            log.warning("%s", note)
-        built = result.model if weights_file is None else with_weights(result.model, Path(weights_file))
+            resolve_prune_config(model_file, config_defination, input_shapes=sizes, flow=Flow.PRUNE)
+        loaded = load_record(record_file)
+        done = take_out_again(model_file, loaded, sizes)
+        tell(log, done.notes)
+        built = done.built if weights_file is None else with_trained(done.built, Path(weights_file), loaded)
         write_model(built, Path(modified_onnx_file), ExternalNaming.ONE_FILE)
-        log.info("[%s]: %s, saved in %s", function, _summary(result), modified_onnx_file)
+        log.info("[%s]: %s, saved in %s", function, done.summary, modified_onnx_file)
 
 
-def save_prune_retrain_model(modified_onnx_file: str, save_path: str) -> None:
+def save_prune_retrain_model(modified_onnx_file: str, save_path: str, input_data: Any = None) -> None:
     """Write a pruned and trained model as deploy and as fake-quant model, which hold the same.
 
     Args:
         modified_onnx_file: the model.
         save_path: folder and beginning of the names of ``_deploy_model.onnx`` and ``_fake_quant_model.onnx``.
+        input_data: not needed here; AMCT runs its module on it.
 
     Raises:
         AmctError: see :mod:`amct_onnx.errors`.
@@ -138,10 +131,3 @@ def _sizes(model_file: str, input_data: Any) -> dict[str, tuple[int, ...]] | Non
     proto, base_dir = load_source(model_file)
     (feed,) = first_feeds(proto, base_dir, [input_data], 1)
     return {name: array.shape for name, array in feed.items()}
-
-
-def _summary(result: PruneResult) -> str:
-    pruned = [group for group in result.report.groups if group.removed]
-    layers = sum(len(group.layers) for group in pruned)
-    before, after = result.report.before, result.report.after
-    return f"{layers} layers pruned, parameters {before.parameters} -> {after.parameters}"

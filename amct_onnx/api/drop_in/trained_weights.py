@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,37 +12,64 @@ from typing import Any
 
 import numpy as np
 
+from amct_onnx.analyse.fitting.biases import set_bias, takes_bias
+from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.errors import DataError, ModelError
-from amct_onnx.graph import BuiltModel, read_model
+from amct_onnx.graph import BuiltModel, build, import_model, read_model
+from amct_onnx.graph.op_table import spec_of
 from amct_onnx.graph.parts import Constant
 from amct_onnx.graph.weights import StoredValues, Values
+from amct_onnx.record import LoadedRecord
 
 
-def with_weights(built: BuiltModel, path: Path) -> BuiltModel:
-    """The model with the weights that a file holds by name.
+def with_trained(built: BuiltModel, path: Path, loaded: LoadedRecord) -> BuiltModel:
+    """The model with the weights that a file holds by name, and zeros where the masks of a record want them.
 
     Args:
-        built: the model.
+        built: the model, without the channels that the record takes out.
         path: an .npz file, or an .onnx file.
+        loaded: the record.
 
     Raises:
         DataError: the file cannot be read, or a weight of it is not the model's, in name, shape or type.
     """
+    trained = _with_weights(built, path)
+    if not any(entry.selective_prune for entry in loaded.record.prune):
+        return trained
+    # Training elsewhere knows no masks.
+    return masked_by_record(trained.to_proto(), None, loaded.record, loaded.source)[0].built
+
+
+def _with_weights(built: BuiltModel, path: Path) -> BuiltModel:
     weights = _read(path)
+    built = _with_biases(built, weights)
     for name, values in weights.items():
         if name not in built.values:
             near = get_close_matches(name, built.values, n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else "give the weights of the pruned model, by their names"
-            raise DataError(f"{path}: it holds '{name}', which is no weight of the pruned model; {remedy}")
+            remedy = f"did you mean '{near[0]}'?" if near else "give the weights of the modified model, by their names"
+            raise DataError(f"{path}: it holds '{name}', which is no weight of the model; {remedy}")
         own = built.values[name]
         wanted, found = (tuple(own.shape), own.dtype), (tuple(values.shape), values.dtype)
         if wanted != found:
             raise DataError(
-                f"{path}: '{name}' is {_words(*found)}, but the pruned model has {_words(*wanted)}; give the weights "
-                "of the model that was pruned by this record"
+                f"{path}: '{name}' is {_words(*found)}, but the model has {_words(*wanted)}; give the weights of "
+                "the model that was made by this record"
             )
     replaced = {name: Constant(name, values) for name, values in weights.items()}
     return replace(built, values={**built.values, **replaced})
+
+
+def _with_biases(built: BuiltModel, weights: Mapping[str, Values]) -> BuiltModel:
+    """The model with the biases that fitting gave to layers without one, where the weights hold them."""
+    wanted = {name: values for name, values in weights.items() if name not in built.values and name.endswith(".bias")}
+    if not wanted:
+        return built
+    model = import_model(built.to_proto())
+    for node in model.nodes():
+        values = wanted.get(f"{node.name}.bias")
+        if values is not None and spec_of(node).has_record and takes_bias(node, math.prod(values.shape)):
+            set_bias(model, node, np.zeros(values.shape))
+    return build(model)
 
 
 def _read(path: Path) -> dict[str, Values]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from amct_onnx.config.retrain.bounds import BITS, no_width, out_of_bounds
+from amct_onnx.config.retrain.cfg_fields import DATA, PRUNE, WEIGHT
 from amct_onnx.config.retrain.options import DataQuant, FilterPruning, Pruning, SelectivePruning, WeightQuant
 from amct_onnx.config.retrain.request import Asked, Wishes
 from amct_onnx.config.shorten import shortest
 from amct_onnx.findings import Finding
 from amct_onnx.prototext import Block
-
-PRUNE, DATA, WEIGHT = "prune_config", "retrain_data_quant_config", "retrain_weight_quant_config"
 
 
 class BlockReader:
@@ -31,11 +31,21 @@ class BlockReader:
             weight=None if weight is None else Asked(self._weight(weight), where or WEIGHT, weight.line),
         )
 
+    def check_bounds(self, block: Block, *names: str) -> None:
+        """Note the fields of a block whose values are not legal."""
+        for name in names:
+            if message := out_of_bounds(name, block.get(name)):
+                self.fault(block.line_of(name), message)
+
     def fault(self, line: int | None, message: str) -> None:
         """Note what is wrong."""
         self.findings.append(Finding(line, "", message))
 
     def _pruning(self, block: Block) -> Pruning:
+        for other, line in block.replaced.items():
+            name = next(iter(block.fields))
+            message = f"{PRUNE} holds {name} and, on line {line}, {other}, but a block prunes in one way; delete one"
+            self.fault(block.line_of(name), message)
         selective: Block | None = block.get("n_out_of_m_pruner")
         if selective is not None:
             return self._selective(selective)
@@ -45,12 +55,11 @@ class BlockReader:
             wanted = "filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: 0.2 } }"
             self.fault(block.line, f"prune_config names no algorithm; write {wanted}")
             return SelectivePruning()
-        ratio = inner.get("prune_ratio")
-        if ratio is not None and not 0 < ratio < 1:
-            line = inner.line_of("prune_ratio")
-            self.fault(line, f"prune_ratio is {ratio:g}, but it lies above 0 and below 1; correct it")
+        self.check_bounds(inner, "prune_ratio")
         aligned = inner.get("ascend_optimized")
-        return FilterPruning(ratio=shortest(ratio or 0.0), ascend_optimized=True if aligned is None else aligned)
+        return FilterPruning(
+            ratio=shortest(inner.get("prune_ratio") or 0.0), ascend_optimized=True if aligned is None else aligned
+        )
 
     def _selective(self, block: Block) -> SelectivePruning:
         inner: Block | None = block.get("l1_selective_prune")
@@ -68,14 +77,14 @@ class BlockReader:
         if inner is None:
             self.fault(block.line, f"{DATA} names no algorithm; write ulq_quantize {{}} into it")
             return DataQuant()
-        self._check_width(inner)
-        clip: Block | None = inner.get("clip_max_min")
-        high, low = (None, None) if clip is None else (clip.get("clip_max"), clip.get("clip_min"))
-        if clip is not None and high is not None and not 0 < high < float("inf"):
-            self.fault(clip.line_of("clip_max"), f"clip_max is {high:g}, but it is a number above 0; correct it")
-        if clip is not None and low is not None and not float("-inf") < low < 0:
-            self.fault(clip.line_of("clip_min"), f"clip_min is {low:g}, but it is a number below 0; correct it")
-        return DataQuant(clip_max=high, clip_min=low, fixed_min=inner.get("fixed_min"))
+        clip: Block = inner.get("clip_max_min") or Block(inner.line)
+        self.check_bounds(clip, "clip_max", "clip_min")
+        return DataQuant(
+            bits=self._bits(inner, "activations"),
+            clip_max=clip.get("clip_max"),
+            clip_min=clip.get("clip_min"),
+            fixed_min=inner.get("fixed_min"),
+        )
 
     def _weight(self, block: Block) -> WeightQuant:
         algorithm = next((name for name in ("arq_retrain", "ulq_retrain") if name in block.fields), None)
@@ -83,10 +92,13 @@ class BlockReader:
             self.fault(block.line, f"{WEIGHT} names no algorithm; write arq_retrain {{}} or ulq_retrain {{}} into it")
             return WeightQuant(algorithm="arq_retrain")
         inner: Block = block.get(algorithm)
-        self._check_width(inner)
-        return WeightQuant(algorithm=algorithm, channel_wise=inner.get("channel_wise"))
+        return WeightQuant(
+            algorithm=algorithm, bits=self._bits(inner, "weights"), channel_wise=inner.get("channel_wise")
+        )
 
-    def _check_width(self, block: Block) -> None:
-        width = block.get("dst_type")
-        if width not in (None, "INT8"):
-            self.fault(block.line_of("dst_type"), f"dst_type is {width}, but training quantizes to INT8; correct it")
+    def _bits(self, block: Block, what: str) -> int:
+        name = block.get("dst_type")
+        if message := no_width(name, what):
+            self.fault(block.line_of("dst_type"), message)
+            return 8
+        return BITS[name or "INT8"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from amct_onnx.config.facts import ModelFacts
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainableLayer:
@@ -39,6 +41,7 @@ class RetrainFacts:
         layer_types: every operator whose layers can be quantized, in this model or in another.
         prunable_types: those among them that can be pruned.
         sparse_types: those among them whose weights can be thinned out.
+        quantization: what of the model can be quantized, and how; None where that is not asked.
     """
 
     layers: Mapping[str, TrainableLayer]
@@ -46,3 +49,4 @@ class RetrainFacts:
     layer_types: tuple[str, ...] = ()
     prunable_types: tuple[str, ...] = ()
     sparse_types: tuple[str, ...] = ()
+    quantization: ModelFacts | None = None

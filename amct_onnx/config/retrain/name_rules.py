@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from amct_onnx.config.name_rules import doubled
 from amct_onnx.config.request import Named
 from amct_onnx.config.retrain.facts import RetrainFacts
+from amct_onnx.config.retrain.json_keys import ENABLE_KEYS, ROOT_KEYS
 from amct_onnx.config.retrain.layer_types import PYTORCH_TYPES, layer_type
 from amct_onnx.config.retrain.request import RetrainRequest
 from amct_onnx.findings import Finding
@@ -18,16 +19,21 @@ _MOST_SUGGESTIONS = 3
 def name_findings(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:
     """Yield what is wrong with the names that a config gives: unknown, doubled, or of the wrong kind."""
     rules = _Rules(facts)
+    if request.is_json:
+        yield from rules.global_names()
     # Lists for both purposes stand in both, and count once here.
     both = (request.prune_skips, request.quant_skips)
     for field, names in {**both[0].layers, **both[1].layers}.items():
+        if field in ENABLE_KEYS:  # of layers that are listed anyway
+            continue
         yield from doubled(names, field)
         yield from rules.layers(names, field)
     for field, names in {**both[0].types, **both[1].types}.items():
         yield from doubled(names, field)
         yield from rules.types(names, field)
-    yield from doubled([named for named, _ in request.layers], "override_layer_configs")
-    yield from rules.layers([named for named, _ in request.layers], "override_layer_configs")
+    listing = "the config" if request.is_json else "override_layer_configs"
+    yield from doubled([named for named, _ in request.layers], listing)
+    yield from rules.layers([named for named, _ in request.layers], listing)
     yield from doubled([named for named, _ in request.types], "override_layer_types")
     yield from rules.types([named for named, _ in request.types], "override_layer_types")
     yield from rules.overlaps([named for named, _ in request.types])
@@ -42,7 +48,7 @@ def name_findings(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Find
 
 
 def _not_pruned(name: str, line: int | None, where: str, op_type: str) -> Finding:
-    return Finding(line, name, f"{where} gives it prune_config, but a {op_type} is not pruned; delete it there")
+    return Finding(line, name, f"{where} prunes it, but a {op_type} is not pruned; delete that")
 
 
 class _Rules:
@@ -51,6 +57,11 @@ class _Rules:
     def __init__(self, facts: RetrainFacts) -> None:
         self.facts = facts
         self.suggestions_left = _MOST_SUGGESTIONS  # each one compares a name with all of the model's
+
+    def global_names(self) -> Iterator[Finding]:
+        for name in sorted(self.facts.layers.keys() & set(ROOT_KEYS)):
+            message = "a layer of the model bears the name of a global parameter; rename the node in the model"
+            yield Finding(None, name, message)
 
     def layers(self, names: Iterable[Named], where: str) -> Iterator[Finding]:
         for name, line in _first_of_each(names):

@@ -23,6 +23,7 @@ class LayerRetrain:
         sparsity: how its weights are thinned out; None: they stay.
         skipped: the list that leaves it out of pruning, and its line; empty where none does.
         why_whole: why it is neither pruned nor thinned out; empty where it is.
+        why_none: why no channel goes, although it is pruned; empty where some do, or where that was not looked at.
         why_dense: why its weights are not thinned out; empty where they are.
         data, weight: how it is quantized; None: it stays float.
         why_float: why it is not quantized; empty where it is.
@@ -35,12 +36,18 @@ class LayerRetrain:
     sparsity: SelectivePruning | None = None
     skipped: str = ""
     why_whole: str = ""
+    why_none: str = field(default="", compare=False)
     why_dense: str = ""
     data: DataQuant | None = None
     weight: WeightQuant | None = None
     why_float: str = ""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     shares: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it is quantized."""
+        return self.data is not None or self.weight is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +110,20 @@ class RetrainConfig:
             )
         raise ConfigError(f"{self.source} {_NO_PRUNING}")
 
+    def check_removes(self) -> None:
+        """Raise :class:`ConfigError` where neither channels nor weights of any layer go."""
+        if self.with_pruning() or self.sparse():
+            return
+        if self.asks_sparsity and not self.asks_pruning:
+            self.thinned()
+        self.pruned()
+
+    def check_quantizes(self) -> None:
+        """Raise :class:`ConfigError` where no layer is quantized."""
+        if not self.quantized():
+            why = _first_of(layer.why_float for layer in self.layers.values())
+            raise ConfigError(f"{self.source} leaves no layer to quantize ({why}); {_SKIP_FEWER}")
+
     def with_pruning(self) -> dict[str, FilterPruning]:
         """The layers whose channels are pruned; maybe none."""
         return {name: layer.pruning for name, layer in self.layers.items() if layer.pruning is not None}
@@ -113,7 +134,7 @@ class RetrainConfig:
 
     def quantized(self) -> tuple[str, ...]:
         """The layers that are quantized."""
-        return tuple(name for name, layer in self.layers.items() if layer.data is not None or layer.weight is not None)
+        return tuple(name for name, layer in self.layers.items() if layer.is_quantized)
 
 
 def _first_of(reasons: Iterable[str]) -> str:

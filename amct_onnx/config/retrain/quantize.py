@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from amct_onnx.config.facts import ConfigurableLayer, ModelFacts
+from amct_onnx.config.limits import Limit
 from amct_onnx.config.options import (
     ActivationAlgorithm,
     ActivationOptions,
@@ -11,8 +14,11 @@ from amct_onnx.config.options import (
     WeightOptions,
 )
 from amct_onnx.config.quant_config import LayerConfig, QuantConfig
+from amct_onnx.config.request import WEIGHT_BITS
 from amct_onnx.config.retrain.options import DataQuant, WeightQuant
 from amct_onnx.config.retrain.plan import LayerRetrain, RetrainConfig
+from amct_onnx.config.retrain.widths import width_limit
+from amct_onnx.findings import Finding, Severity
 
 _UNKNOWN = "the retrain config was resolved for a model without it"
 
@@ -27,18 +33,37 @@ def quantization_of(config: RetrainConfig, facts: ModelFacts) -> QuantConfig:
         config: the retrain config.
         facts: of the model that is quantized.
     """
+    asked = {name: (layer, config.layers.get(name)) for name, layer in facts.layers.items()}
+    limited = {name: limit for name, (layer, of) in asked.items() if (limit := _limit(layer, of))}
     return QuantConfig(
-        layers={name: _layer(layer, config.layers.get(name)) for name, layer in facts.layers.items()},
+        layers={name: _layer(layer, of, limited.get(name)) for name, (layer, of) in asked.items()},
+        warnings=tuple(_lost_width(name, limit) for name, limit in limited.items()),
         batch_num=config.batch_num,
         force_fp16_quant=config.force_fp16_quant,
         source=config.source,
     )
 
 
-def _layer(layer: ConfigurableLayer, asked: LayerRetrain | None) -> LayerConfig:
+def _limit(layer: ConfigurableLayer, asked: LayerRetrain | None) -> Limit | None:
+    """Why a layer cannot have the width of weights that it could have before channels went."""
+    if asked is None or asked.weight is None or not layer.has_weight:
+        return None
+    return width_limit(layer, WEIGHT_BITS, asked.weight.bits)
+
+
+def _lost_width(name: str, limit: Limit) -> Finding:
+    message = (
+        f"{limit.setting.stands_for} is not possible once channels are gone: {limit.reason}; it gets {limit.instead}"
+    )
+    return Finding(None, name, message, Severity.WARNING)
+
+
+def _layer(layer: ConfigurableLayer, asked: LayerRetrain | None, limit: Limit | None) -> LayerConfig:
     reason = _UNKNOWN if asked is None else asked.why_float
     data = None if asked is None else asked.data
     weight = None if asked is None else asked.weight
+    if weight is not None and limit is not None:
+        weight = replace(weight, bits=8)
     options = LayerOptions(
         activation=_activation(data or DataQuant(), layer), weight=_weight(weight, layer), migration_strength=None
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
 
+from amct_onnx.config.layer_options import DEFAULT_ORIGIN
 from amct_onnx.config.request import Named, origin
 from amct_onnx.config.retrain.options import DataQuant, Pruning, WeightQuant
 from amct_onnx.findings import Finding
@@ -41,6 +42,11 @@ class Wishes:
     prune: Asked[Pruning] | None = None
     data: Asked[DataQuant] | None = None
     weight: Asked[WeightQuant] | None = None
+
+
+DEFAULT_DATA = Asked(DataQuant(), DEFAULT_ORIGIN, None)
+DEFAULT_WEIGHT = Asked(WeightQuant(algorithm="arq_retrain"), DEFAULT_ORIGIN, None)
+"""How a layer is quantized of which nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class RetrainRequest:
         batch_num: number of batches.
         force_fp16_quant: whether scales are rounded to float16.
         findings: what reading found.
+        is_json: whether it lists layers by name, each with a block of its own.
     """
 
     source: str
@@ -93,3 +100,4 @@ class RetrainRequest:
     batch_num: int = 1
     force_fp16_quant: bool = False
     findings: tuple[Finding, ...] = ()
+    is_json: bool = False

@@ -7,33 +7,44 @@ from dataclasses import replace
 from typing import TypeVar
 
 from amct_onnx.config.retrain.facts import RetrainFacts, TrainableLayer
+from amct_onnx.config.retrain.flows import Flow, flow_findings, in_flow
 from amct_onnx.config.retrain.layer_types import layer_type
 from amct_onnx.config.retrain.name_rules import name_findings
 from amct_onnx.config.retrain.options import FilterPruning, Pruning, SelectivePruning, WeightQuant
 from amct_onnx.config.retrain.plan import LayerRetrain, RetrainConfig
-from amct_onnx.config.retrain.request import Asked, RetrainRequest, Wishes
+from amct_onnx.config.retrain.request import DEFAULT_DATA, DEFAULT_WEIGHT, Asked, RetrainRequest, Wishes
 from amct_onnx.config.retrain.sharing import with_shared_channels
 from amct_onnx.config.retrain.skipping import dead_overrides, skipped_by
+from amct_onnx.config.retrain.widths import Widths
 from amct_onnx.errors import ConfigError
 from amct_onnx.findings import Finding, Severity, raise_findings
 
 T = TypeVar("T")
 
 
-def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConfig:
+def resolve_retrain(request: RetrainRequest, facts: RetrainFacts, flow: Flow = Flow.COMPRESSED) -> RetrainConfig:
     """Resolve a retrain config for a model.
 
+    Args:
+        request: what the config asks for.
+        facts: the model.
+        flow: what is done with it.
+
     Raises:
-        ConfigError: one that lists everything that is wrong with the config, alone or with this model.
+        ConfigError: one that lists everything that is wrong with the config, alone, with this model, or in this flow.
     """
-    findings = [*request.findings, *name_findings(request, facts), *dead_overrides(request, facts)]
-    findings += [*_scale_findings(request, facts), *_unmoved(request, facts)]
+    findings = [*request.findings, *flow_findings(request, flow)]
+    request = in_flow(request, flow)
+    findings += [*name_findings(request, facts), *dead_overrides(request, facts)]
+    findings += [*_scale_findings(request, facts), *_unmoved(request, facts), *_never_quantized(request, facts)]
+    own = {named.name: wishes for named, wishes in request.layers}
+    widths = Widths(facts.quantization, request.of_all)
+    layers = {name: _layer(name, layer, own.get(name), request, facts, widths) for name, layer in facts.layers.items()}
+    findings += widths.findings()
     findings.sort(key=lambda finding: finding.line or 0)
     raise_findings(ConfigError, request.source, findings)
-    own = {named.name: wishes for named, wishes in request.layers}
     blocks = [request.of_all, *(wishes for _, wishes in (*request.types, *request.layers))]
     asked = [wishes.prune.options for wishes in blocks if wishes.prune is not None]
-    layers = {name: _layer(name, layer, own.get(name), request, facts) for name, layer in facts.layers.items()}
     return RetrainConfig(
         layers=with_shared_channels(layers, facts),
         batch_num=request.batch_num,
@@ -46,7 +57,12 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts) -> RetrainConf
 
 
 def _layer(
-    name: str, layer: TrainableLayer, own: Wishes | None, request: RetrainRequest, facts: RetrainFacts
+    name: str,
+    layer: TrainableLayer,
+    own: Wishes | None,
+    request: RetrainRequest,
+    facts: RetrainFacts,
+    widths: Widths,
 ) -> LayerRetrain:
     # Each part comes from the first block that gives it: the layer's own, its type's, the global one.
     chain = [own or Wishes(), *_of_type(layer, request, facts), request.of_all]
@@ -58,11 +74,12 @@ def _layer(
     why_float = skipped_by(name, request.quant_skips, facts)
     if data is None and weight is None:
         why_float = why_float or "no block quantizes it"
-    if why_float:
-        data = weight = None
+    why_float = why_float or _why_never(name, facts)
+    data, weight = data or DEFAULT_DATA, weight or DEFAULT_WEIGHT
+    of_data, of_weight = (None, None) if why_float else widths.fit(name, data, weight)
     if why_whole:
         prune = None
-    parts = {"prune": prune, "data": data, "weight": weight}
+    parts = {"prune": prune} if why_float else {"prune": prune, "data": data, "weight": weight}
     pruning = None if prune is None else prune.options
     return LayerRetrain(
         op_type=layer.op_type,
@@ -71,12 +88,20 @@ def _layer(
         skipped=skipped,
         why_whole=why_whole,
         why_dense=why_dense,
-        data=None if data is None else data.options,
-        weight=None if weight is None else _fitting(weight.options, layer),
+        data=of_data,
+        weight=None if of_weight is None else _fitting(of_weight, layer),
         why_float=why_float,
         origins={part: asked.origin for part, asked in parts.items() if asked is not None},
         shares=layer.shares,
     )
+
+
+def _why_never(name: str, facts: RetrainFacts) -> str:
+    """Why a layer cannot be quantized, whatever a config says; empty where it can, or where that is not asked."""
+    known = facts.quantization
+    if known is None or name in known.layers:
+        return ""
+    return known.refused.get(name, "it cannot be quantized here")
 
 
 def _of_type(layer: TrainableLayer, request: RetrainRequest, facts: RetrainFacts) -> Iterator[Wishes]:
@@ -132,6 +157,15 @@ def _scale_findings(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Fi
 def _layers_of(type_name: str, facts: RetrainFacts) -> list[TrainableLayer | None]:
     found = layer_type(type_name, facts)
     return [layer for layer in facts.layers.values() if found is not None and found.holds(layer)]
+
+
+def _never_quantized(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:
+    """Blocks that quantize a layer which cannot be."""
+    for named, wishes in request.layers:
+        reason = _why_never(named.name, facts) if named.name in facts.layers else ""
+        if reason and (wishes.data or wishes.weight):
+            message = f"the layer cannot be quantized: {reason}; delete what quantizes it"
+            yield Finding(named.line, named.name, message)
 
 
 def _unmoved(request: RetrainRequest, facts: RetrainFacts) -> Iterator[Finding]:

@@ -1,0 +1,98 @@
+"""Channels and weights taken out of a model by a config, or again by a record: the steps behind AMCT's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from amct_onnx.analyse.pruning.options import Importance
+from amct_onnx.analyse.sparsity.options import Selection
+from amct_onnx.api.prune import prune, restore_pruned
+from amct_onnx.api.prune_config import retrain_notes
+from amct_onnx.api.prune_result import PruneReport
+from amct_onnx.api.source import Source
+from amct_onnx.api.sparse_result import SparsifyReport
+from amct_onnx.api.sparsify import restore_sparse, sparsify
+from amct_onnx.config.retrain import RetrainConfig
+from amct_onnx.errors import RecordError
+from amct_onnx.graph import BuiltModel
+from amct_onnx.record import LoadedRecord, Record
+
+Sizes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class TakenOut:
+    """A model of another structure.
+
+    Attributes:
+        built: the model.
+        record: what went; None where a record said it.
+        notes: what a user should know.
+        summary: what went, in words.
+    """
+
+    built: BuiltModel
+    record: Record | None
+    notes: tuple[str, ...]
+    summary: str
+
+
+def take_out(model: str, config: RetrainConfig, sizes: Sizes | None) -> TakenOut:
+    """Prune channels and thin weights out by their sizes, as a config asks.
+
+    Args:
+        model: path of the model.
+        config: the config, resolved for it.
+        sizes: input -> sizes to take for the free ones.
+
+    Raises:
+        ConfigError: it does neither to any layer.
+    """
+    config.check_removes()
+    if not config.sparse():
+        pruned = prune(model, config=config, importance=Importance.L2, input_shapes=sizes)
+        return TakenOut(pruned.model, pruned.record, pruned.report.notes, _pruned_words(pruned.report))
+    if not config.with_pruning():
+        thin = sparsify(model, config=config, selection=Selection.L1, input_shapes=sizes)
+        return TakenOut(thin.model, thin.record, thin.report.notes, _thin_words(thin.report))
+    first = prune(model, config=config, importance=Importance.L2, input_shapes=sizes)
+    second = sparsify(first.model.to_proto(), config=config, selection=Selection.L1, input_shapes=sizes)
+    # Each names what the other does, and tells the config's warnings.
+    undone = {*retrain_notes(config, channels=True), *retrain_notes(config, weights=True)}
+    said = [note for note in (*first.report.notes, *second.report.notes) if note not in undone]
+    return TakenOut(
+        second.model,
+        replace(first.record, prune=(*first.record.prune, *second.record.prune)),
+        tuple(dict.fromkeys((*retrain_notes(config, channels=True, weights=True), *said))),
+        f"{_pruned_words(first.report)}; {_thin_words(second.report)}",
+    )
+
+
+def take_out_again(model: Source, loaded: LoadedRecord, sizes: Sizes | None) -> TakenOut:
+    """Take out of a model what a record names.
+
+    Args:
+        model: the model that the record was made for.
+        loaded: the record.
+        sizes: input -> sizes to take for the free ones.
+
+    Raises:
+        RecordError: the record takes nothing out, or does not fit the model.
+    """
+    if loaded.record.takes_channels:
+        pruned = restore_pruned(model, loaded, input_shapes=sizes)
+        return TakenOut(pruned.model, None, pruned.report.notes, _pruned_words(pruned.report))
+    if not loaded.record.prune:
+        raise RecordError(f"{loaded.source}: it holds no prune_record, so there is nothing to take out of the model")
+    thin = restore_sparse(model, loaded)
+    return TakenOut(thin.model, None, thin.report.notes, _thin_words(thin.report))
+
+
+def _pruned_words(report: PruneReport) -> str:
+    layers = sum(len(group.layers) for group in report.groups if group.removed)
+    return f"{layers} layers pruned, parameters {report.before.parameters} -> {report.after.parameters}"
+
+
+def _thin_words(report: SparsifyReport) -> str:
+    return f"{len(report.layers)} layers thinned out, {report.zeros} of {report.weights} weights zero"

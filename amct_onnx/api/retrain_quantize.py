@@ -1,0 +1,53 @@
+"""A float model quantized as a retrain config says, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from onnx import ModelProto
+
+from amct_onnx.analyse.configurable import model_facts
+from amct_onnx.analyse.fitting.data import FittingData
+from amct_onnx.api.compress import quantize
+from amct_onnx.api.result import CompressionResult, Report
+from amct_onnx.config.retrain import RetrainConfig
+from amct_onnx.config.retrain.quantize import quantization_of
+from amct_onnx.graph import build, import_model
+from amct_onnx.passes.insert_qdq import QdqTarget
+from amct_onnx.record import Record, RecordHeader
+from amct_onnx.rewrite import OutputForm, prepare
+
+
+def quantize_as_configured(
+    proto: ModelProto,
+    base_dir: Path | None,
+    config: RetrainConfig,
+    given: FittingData,
+    forms: Collection[OutputForm],
+    target: QdqTarget = QdqTarget.ONNXRUNTIME,
+) -> CompressionResult:
+    """The model quantized; without models where the config quantizes no layer.
+
+    Args:
+        proto: the model, pruned or not, that the config was resolved for.
+        base_dir: folder of its external weights.
+        config: the config.
+        given: the feeds.
+        forms: which forms to make.
+        target: runtime that the QDQ model is for.
+    """
+    if not config.quantized():
+        return CompressionResult(Record(), Record(header=RecordHeader()), {}, Report((), (), 0, 0))
+    if base_dir is not None:
+        proto = build(import_model(proto, base_dir)).to_proto()
+    facts = model_facts(prepare(proto, None).model)
+    return quantize(
+        proto,
+        given.data,
+        formats=tuple(forms),
+        config=quantization_of(config, facts),
+        qdq_target=target,
+        trial=False,
+        progress=given.progress,
+    )
