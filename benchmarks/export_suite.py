@@ -121,10 +121,10 @@ def _read(report: Path) -> list[dict[str, Any]]:
 
 def _table(entries: list[dict[str, Any]]) -> str:
     columns = sorted({(entry["name"].split("/")[0], entry["exporter"]) for entry in entries})
-    counts = Counter((entry["outcome"], entry["name"].split("/")[0], entry["exporter"]) for entry in entries)
-    rows = [[word, *(counts[(word, *column)] for column in columns)] for word in sorted({key[0] for key in counts})]
+    counts = Counter((entry["outcome"], (entry["name"].split("/")[0], entry["exporter"])) for entry in entries)
+    rows = [[word, *(counts[word, column] for column in columns)] for word in sorted({key[0] for key in counts})]
     for label, key in (("layers quantized", "layers"), ("nodes refused", "refused")):
-        sums = Counter()
+        sums: Counter[tuple[str, str]] = Counter()
         for entry in entries:
             sums[entry["name"].split("/")[0], entry["exporter"]] += entry.get(key, 0)
         rows.append([label, *(sums[column] for column in columns)])

@@ -20,6 +20,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -292,15 +293,14 @@ def _writing(model: ModelProto, chance: random.Random) -> None:
 
 def _declared(model: ModelProto, chance: random.Random) -> None:
     info = chance.choice([*model.graph.input, *model.graph.output])
-    chance.choice(
-        [
-            lambda: info.type.tensor_type.shape.dim.add(dim_value=3),
-            lambda: info.type.tensor_type.shape.ClearField("dim"),
-            lambda: setattr(info.type.tensor_type, "elem_type", chance.choice([0, 7, 10, 11, 8, 99])),
-            lambda: info.ClearField("type"),
-            lambda: setattr(info, "name", chance.choice(["", "w", "c", "z"])),
-        ]
-    )()
+    changes: list[Callable[[], Any]] = [
+        lambda: info.type.tensor_type.shape.dim.add(dim_value=3),
+        lambda: info.type.tensor_type.shape.ClearField("dim"),
+        lambda: setattr(info.type.tensor_type, "elem_type", chance.choice([0, 7, 10, 11, 8, 99])),
+        lambda: info.ClearField("type"),
+        lambda: setattr(info, "name", chance.choice(["", "w", "c", "z"])),
+    ]
+    chance.choice(changes)()
 
 
 def _versions(model: ModelProto, chance: random.Random) -> None:
@@ -311,14 +311,15 @@ def _versions(model: ModelProto, chance: random.Random) -> None:
 
 
 def _removal(model: ModelProto, chance: random.Random) -> None:
-    field = chance.choice(
-        [model.graph.node, model.graph.initializer, model.graph.input, model.graph.output, model.opset_import]
-    )
+    graph = model.graph
+    fields: list[Any] = [graph.node, graph.initializer, graph.input, graph.output, model.opset_import]
+    field = chance.choice(fields)
     del field[chance.randrange(len(field))]
 
 
 def _doubling(model: ModelProto, chance: random.Random) -> None:
-    field = chance.choice([model.graph.node, model.graph.initializer, model.graph.input, model.graph.output])
+    fields: list[Any] = [model.graph.node, model.graph.initializer, model.graph.input, model.graph.output]
+    field = chance.choice(fields)
     field.append(chance.choice(field))
 
 

@@ -12,5 +12,6 @@ def quantize(
     model_path: Path, feeds: list[Feed], prefix: Path, formats: tuple[str, ...] | None = None
 ) -> dict[str, Path]:
     """Quantize the model and save it under ``prefix``, in the given formats or, by default, in all of them."""
-    chosen = {} if formats is None else {"formats": formats}
-    return dict(amct_onnx.quantize(model_path, feeds, **chosen).save(prefix))
+    if formats is None:
+        return dict(amct_onnx.quantize(model_path, feeds).save(prefix))
+    return dict(amct_onnx.quantize(model_path, feeds, formats=formats).save(prefix))

@@ -57,8 +57,8 @@ def _clear(model: Model, adjustment: Slice, gone: _Gone) -> None:
 
 def _clear_groups(model: Model, adjustment: GroupedWeight, gone: _Gone) -> None:
     values = np.array(constant_array(known_constant(adjustment.node.inputs[1])))
-    values[gone(adjustment.outputs).reshape(-1)] = 0
-    parts = values.reshape(*adjustment.outputs.shape, *values.shape[1:])
-    for part, columns in zip(parts, gone(adjustment.inputs), strict=True):
+    values[gone(adjustment.rows).reshape(-1)] = 0
+    parts = values.reshape(*adjustment.rows.shape, *values.shape[1:])
+    for part, columns in zip(parts, gone(adjustment.columns), strict=True):
         part[:, columns] = 0
     change_input(model, adjustment.node, 1, values)
