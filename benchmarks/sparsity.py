@@ -116,7 +116,10 @@ def _judged(workload: Workload, model: ModelProto, reference: Any, row: str, sec
 
 def _zeros(model: ModelProto) -> float:
     """Share of zeros among the weights of two and more dimensions."""
-    weights = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer if len(tensor.dims) > 1]
+    constants = [attribute.t for node in model.graph.node if node.op_type == "Constant" for attribute in node.attribute]
+    weights = [
+        numpy_helper.to_array(tensor) for tensor in (*model.graph.initializer, *constants) if len(tensor.dims) > 1
+    ]
     return 1 - sum(int(np.count_nonzero(array)) for array in weights) / max(1, sum(array.size for array in weights))
 
 
