@@ -116,10 +116,10 @@ def _judged(workload: Workload, model: ModelProto, reference: Any, row: str, sec
 
 def _zeros(model: ModelProto) -> float:
     """Share of zeros among the weights of two and more dimensions."""
-    constants = [attribute.t for node in model.graph.node if node.op_type == "Constant" for attribute in node.attribute]
-    weights = [
-        numpy_helper.to_array(tensor) for tensor in (*model.graph.initializer, *constants) if len(tensor.dims) > 1
-    ]
+    nodes = [node for node in model.graph.node if node.op_type == "Constant"]
+    constants = [attribute.t for node in nodes for attribute in node.attribute if attribute.HasField("t")]
+    tensors = [tensor for tensor in (*model.graph.initializer, *constants) if len(tensor.dims) > 1]
+    weights = [numpy_helper.to_array(tensor) for tensor in tensors]
     return 1 - sum(int(np.count_nonzero(array)) for array in weights) / max(1, sum(array.size for array in weights))
 
 
