@@ -111,7 +111,7 @@ def _touching(flow: Flow, groups: Sequence[Group], found: Sequence[LabelArray]) 
 
 
 def _members(flow: Flow) -> list[list[Producer]]:
-    """Producers that share a free unit, directly or through others."""
+    """Producers that share a free unit or blocks that must stay of one size, directly or through others."""
     owner: dict[int, int] = {}
     parent = list(range(len(flow.producers)))
 
@@ -121,11 +121,18 @@ def _members(flow: Flow) -> list[list[Producer]]:
             index = parent[index]
         return index
 
+    def join(one: int, other: int) -> None:
+        first, second = sorted((root(one), root(other)))
+        parent[second] = first
+
     for index, producer in enumerate(flow.producers):
         roots = np.unique(flow.labels.find(producer.labels))
         for unit in roots[~flow.labels.is_fixed(roots)].tolist():
-            first, second = sorted((root(owner.setdefault(unit, index)), root(index)))
-            parent[second] = first
+            join(owner.setdefault(unit, index), index)
+    for balance in flow.balances:
+        makers = [owner[unit] for unit in np.unique(flow.labels.find(balance.labels)).tolist() if unit in owner]
+        for maker in makers[1:]:
+            join(makers[0], maker)
     found: dict[int, list[Producer]] = {}
     for index, producer in enumerate(flow.producers):
         found.setdefault(root(index), []).append(producer)
@@ -134,7 +141,10 @@ def _members(flow: Flow) -> list[list[Producer]]:
 
 def _blocks(flow: Flow, units: LabelArray) -> NDArray[np.int64] | None:
     """The block of each unit, so that every convolution in groups stays one; None where they contradict."""
-    signatures = [found for balance in flow.balances if (found := _rows(flow, balance, units)) is not None]
+    rows = [
+        (found, len(balance.labels)) for balance in flow.balances if (found := _rows(flow, balance, units)) is not None
+    ]
+    signatures, heights = [found for found, _ in rows], [height for _, height in rows]
     if any(found.size == 0 for found in signatures):
         return None
     if not signatures:
@@ -142,7 +152,8 @@ def _blocks(flow: Flow, units: LabelArray) -> NDArray[np.int64] | None:
     table = np.stack(signatures, axis=1)
     distinct, blocks = np.unique(table, axis=0, return_inverse=True)
     for column in range(table.shape[1]):
-        counts = np.bincount(distinct[:, column])
+        # A row in which no unit stands could lose none.
+        counts = np.bincount(distinct[:, column], minlength=heights[column])
         if len(set(counts.tolist())) > 1:
             return None
     sizes = np.bincount(blocks.reshape(-1))

@@ -189,6 +189,24 @@ CASES = {
            [last] y = Conv(t, v2)""",
         {"w": W["w"], "k": conv(6, 4, 3, seed=35), "b": normal(6, seed=36), "v2": conv(4, 6, seed=37)},
     ),
+    "layers side by side before a convolution in groups": Case(
+        """[first] s = Conv(x, w) [second] r = Conv(x, w2) z = Concat<axis = 1>(s, r) [grouped] g = Conv<group = 2>(z, k)
+           [last] y = Conv(g, v2)""",
+        {"w": W["w"], "w2": conv(8, 3, 3, seed=120), "k": conv(6, 8, seed=121), "v2": conv(4, 6, seed=122)},
+        ("first", "second"),
+    ),
+    "unequal layers side by side before a transposed convolution in groups": Case(
+        """[first] s = Conv(x, w) [second] r = Conv(x, w2) z = Concat<axis = 1>(s, r)
+           [grouped] g = ConvTranspose<group = 2>(z, k) [last] y = Conv(g, v2)""",
+        {"w": W["w"], "w2": conv(12, 3, 3, seed=123), "k": conv(20, 3, seed=124), "v2": conv(4, 6, seed=125)},
+        ("first", "second"),
+    ),
+    "layers in a group each, one of them wide": Case(
+        """[first] s = Conv(x, w) [second] r = Conv(x, w2) z = Concat<axis = 1>(s, r) [grouped] g = Conv<group = 4>(z, k)
+           [last] y = Conv(g, v2)""",
+        {"w": conv(6, 3, 3), "w2": conv(18, 3, 3, seed=126), "k": conv(8, 6, seed=127), "v2": conv(4, 8, seed=128)},
+        ("first", "second"),
+    ),
     "convolution in one dimension": Case(
         """[first] s = Conv(x, w1) t = Relu(s) [last] y = Conv(t, v1)""",
         {"w1": normal(8, 3, 3, seed=38), "v1": normal(4, 8, 1, seed=39)},

@@ -146,3 +146,36 @@ def test_a_record_that_does_not_fit_at_these_sizes_says_what_may_help() -> None:
 def _channels(proto: ModelProto, weight: str) -> int:
     (tensor,) = (entry for entry in proto.graph.initializer if entry.name.split(".")[0] == weight)
     return len(numpy_helper.to_array(tensor))
+
+
+def test_what_stands_beside_fixed_channels_in_groups_stays() -> None:
+    nodes = "[first] s = Conv<pads = [1,1,1,1]>(x, w) z = Concat<axis = 1>(x, s) [grouped] y = Conv<group = 2>(z, k)"
+    proto = model(nodes, {"w": normal(3, 3, 3, 3), "k": normal(4, 3, 1, 1)})
+    with pytest.raises(NothingToCompressError, match="'first': convolutions in groups ask for blocks of channels"):
+        amct_onnx.prune(proto, ratio=0.3, input_shapes=SHAPES)
+
+
+@pytest.mark.parametrize(("sizes", "groups"), [((8, 8), 2), ((8, 8), 8), ((4, 12), 2), ((4, 12), 4)])
+def test_groups_of_a_normalization_across_layers_stay_of_one_size(sizes: tuple[int, int], groups: int) -> None:
+    nodes = f"""[first] s = Conv(x, w) [second] r = Conv(x, k) z = Concat<axis = 1>(s, r)
+                t = GroupNormalization<num_groups = {groups}>(z, g, b) y = Conv(t, v)"""
+    weights = {
+        "w": normal(sizes[0], 3, 3, 3),
+        "k": normal(sizes[1], 3, 3, 3, seed=1),
+        "v": normal(4, 16, 1, 1, seed=2),
+        "g": normal(16, seed=3),
+        "b": normal(16, seed=4),
+    }
+    proto = parse(nodes, IMAGE, Y, weights, opset=21)
+    result = amct_onnx.prune(proto, ratio=0.5, input_shapes=SHAPES)
+    pruned = result.model.to_proto()
+    left = [_channels(pruned, name) for name in ("w", "k")]
+    of_group = 16 // groups
+    whole = np.repeat(np.arange(groups), of_group)
+    (entry,) = result.record.prune
+    gone = {node.name: node.prune_index for node in entry.producers}
+    starts = {"first": 0, "second": sizes[0]}
+    lost = [whole[starts[name] + index] for name, indices in gone.items() for index in indices or ()]
+    assert set(np.bincount(lost, minlength=groups).tolist()) == {of_group // 2}
+    assert sum(left) == 8
+    assert run(pruned, {"x": normal(2, 3, 8, 8)})[0].shape == (2, 4, 6, 6)

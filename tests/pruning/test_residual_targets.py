@@ -76,3 +76,15 @@ def test_an_operand_that_is_broadcast_is_no_target() -> None:
         return np.asarray(node_named(model, "wide").inputs[1].values)
 
     np.testing.assert_allclose(fitted(alone.model.to_proto()), fitted(single.model.to_proto()), rtol=1e-5)
+
+
+def test_a_mask_of_infinities_loses_nothing() -> None:
+    # What is masked away is as far below all else in the float model as in the pruned one.
+    masked = "i = Where(m, p, low) y0 = Add(i, r) y = Exp(y0)"
+    weights = {**_WEIGHTS, "m": np.array([[True, False, True]]), "low": np.float32(-np.inf)}
+    weights.pop("c")
+    body = f"{_FIRST} {_SECOND} {masked}"
+    source = parse(body, "float[n,4] x", "float[n,3] y", {**weights, "v": _WEIGHTS["v"] / 9, "q": _WEIGHTS["q"] / 9})
+    result = amct_onnx.prune(source, feeds(), ratio=0.5)
+    assert set(result.report.fitted) == {"narrow", "wide"}
+    assert not any("left out" in note for note in result.report.notes)

@@ -86,5 +86,8 @@ def with_what_was_lost(
     if not other or whole[other].shape != whole[result].shape or left[other].shape != own.shape:
         # What is broadcast loses something else than single results do.
         return own
-    lost: Array = np.compress(kept, whole[other], axis=axis) - left[other]
-    return own + lost
+    wide = np.result_type(own.dtype, np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        lost = np.subtract(np.compress(kept, whole[other], axis=axis), left[other], dtype=wide)
+    # A mask of infinities loses nothing.
+    return np.asarray(own + np.where(np.isfinite(lost), lost, 0))
