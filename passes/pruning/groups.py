@@ -141,11 +141,9 @@ def _members(flow: Flow) -> list[list[Producer]]:
 
 def _blocks(flow: Flow, units: LabelArray) -> NDArray[np.int64] | None:
     """The block of each unit, so that every convolution in groups stays one; None where they contradict."""
-    rows = [
-        (found, len(balance.labels)) for balance in flow.balances if (found := _rows(flow, balance, units)) is not None
-    ]
-    signatures, heights = [found for found, _ in rows], [height for _, height in rows]
-    if any(found.size == 0 for found in signatures):
+    found = [(rows, len(one.labels)) for one in flow.balances if (rows := _rows(flow, one, units)) is not None]
+    signatures, heights = [rows for rows, _ in found], [height for _, height in found]
+    if any(rows.size == 0 for rows in signatures):
         return None
     if not signatures:
         return np.zeros(units.size, np.int64)

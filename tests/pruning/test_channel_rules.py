@@ -190,8 +190,8 @@ CASES = {
         {"w": W["w"], "k": conv(6, 4, 3, seed=35), "b": normal(6, seed=36), "v2": conv(4, 6, seed=37)},
     ),
     "layers side by side before a convolution in groups": Case(
-        """[first] s = Conv(x, w) [second] r = Conv(x, w2) z = Concat<axis = 1>(s, r) [grouped] g = Conv<group = 2>(z, k)
-           [last] y = Conv(g, v2)""",
+        """[first] s = Conv(x, w) [second] r = Conv(x, w2) z = Concat<axis = 1>(s, r)
+           [grouped] g = Conv<group = 2>(z, k) [last] y = Conv(g, v2)""",
         {"w": W["w"], "w2": conv(8, 3, 3, seed=120), "k": conv(6, 8, seed=121), "v2": conv(4, 6, seed=122)},
         ("first", "second"),
     ),
@@ -202,8 +202,8 @@ CASES = {
         ("first", "second"),
     ),
     "layers in a group each, one of them wide": Case(
-        """[first] s = Conv(x, w) [second] r = Conv(x, w2) z = Concat<axis = 1>(s, r) [grouped] g = Conv<group = 4>(z, k)
-           [last] y = Conv(g, v2)""",
+        """[first] s = Conv(x, w) [second] r = Conv(x, w2) z = Concat<axis = 1>(s, r)
+           [grouped] g = Conv<group = 4>(z, k) [last] y = Conv(g, v2)""",
         {"w": conv(6, 3, 3), "w2": conv(18, 3, 3, seed=126), "k": conv(8, 6, seed=127), "v2": conv(4, 8, seed=128)},
         ("first", "second"),
     ),
