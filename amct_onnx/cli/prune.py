@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
     paths = result.save(arguments.output, protect=inputs, config=arguments.save_config)
-    _show(console, result, paths, untried="" if feeds else "that takes --data")
+    untried = "" if feeds else "that takes --data"
+    _show(console, result, paths, is_fitted=bool(result.report.fitted), untried=untried)
     return check_trials(console, result.report.trials, arguments.check_snr)
 
 
@@ -65,7 +66,8 @@ def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedR
         structure_only=bool(arguments.structure_only),
         input_shapes=_shapes(arguments),
     )
-    _show(console, result, result.save(arguments.output, keep=keep))
+    is_fitted = record.record.is_fitted and not arguments.structure_only
+    _show(console, result, result.save(arguments.output, keep=keep), is_fitted=is_fitted)
     return 0
 
 
@@ -115,11 +117,11 @@ def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
     return parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
 
 
-def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: str = "") -> None:
+def _show(console: Console, result: PruneResult, paths: SavedFiles, *, is_fitted: bool, untried: str = "") -> None:
     """Tell what went, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
     show_pruned(console, report)
-    show_structure(console, report, paths, is_fitted=bool(report.fitted), untried=untried)
+    show_structure(console, report, paths, is_fitted=is_fitted, untried=untried)
 
 
 def show_pruned(console: Console, report: PruneReport) -> None:

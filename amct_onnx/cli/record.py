@@ -45,8 +45,8 @@ def _check_fits(loaded: LoadedRecord, source: Path, tensors_file: Path | None) -
     """Go as far as applying the record goes, weights excepted; the note is what applying it takes."""
     if loaded.record.prunes_only:
         restore = restore_sparse if loaded.record.thins_only else restore_pruned
-        restore(source, loaded, structure_only=loaded.record.is_fitted)
         is_fitted = loaded.record.is_fitted and is_to_restore(loaded.record, *load_source(source))
+        restore(source, loaded, structure_only=is_fitted)
         return _STRUCTURE_ALONE if is_fitted else ""
     proto, base_dir = load_source(source)
     check_belongs(loaded, proto, base_dir)

@@ -150,3 +150,18 @@ def test_flags_and_files_that_do_not_fit(here, capsys) -> None:
         assert main([*COMMAND, *change]) == 2
         assert words in capsys.readouterr().err
         assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-recover"]])
+def test_without_quantization_the_record_is_applied_to_the_modified_model(here, capsys, flags) -> None:
+    Path("my.cfg").write_text(CFG.replace("retrain_weight_quant_config { arq_retrain { channel_wise: true } }", ""))
+    assert main([*COMMAND, *flags, "--quiet"]) == 0
+    applied = ["out/m_modified_model.onnx", "--record", "out/m_record.txt", "-o", "again/m"]
+    assert main(["apply", *applied]) == 0
+    out = capsys.readouterr().out
+    assert "this is the modified model that the record was made with" in out
+    assert ("no weight was fitted" in out) is bool(flags)
+    modified, again = Path("out/m_modified_model.onnx"), Path("again/m_pruned_model.onnx")
+    assert again.read_bytes() == modified.read_bytes()
+    assert Path("again/m_record.txt").read_bytes() == Path("out/m_record.txt").read_bytes()
+    assert main(["record", "check", "out/m_record.txt", "--model", str(modified)]) == 0

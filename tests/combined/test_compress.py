@@ -296,3 +296,21 @@ def test_quantized_results_stay_near_those_of_the_modified_model(done) -> None:
     fed = feeds(1)[0]
     want, got = run(found.modified, fed)[0], run(found.models[OutputForm.FAKE_QUANT], fed)[0]
     assert np.square(want - got).sum() < 1e-2 * np.square(want).sum()
+
+
+@pytest.mark.parametrize("text", [FILTER, SPARSE])
+@pytest.mark.parametrize("recover", [False, True])
+def test_the_modified_model_is_taken_as_it_is_whatever_its_weights(tmp_path, text: str, recover: bool) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    (tmp_path / "my.cfg").write_text(text + INT8)
+    found = amct_onnx.compress(
+        tmp_path / "m.onnx", feeds(), config=tmp_path / "my.cfg", recover=recover, trial=False
+    ).result
+    assert found.record.header.weights.is_modified is recover
+    paths = found.save(tmp_path / "out" / "m")
+    again = amct_onnx.apply(paths["modified"], paths["record"]).save(tmp_path / "again" / "m")
+    for kind in ("ascend", "fake_quant", "qdq", "record", "tensors"):
+        assert Path(again[kind]).read_bytes() == Path(paths[kind]).read_bytes()
+    restore = amct_onnx.restore_pruned if text is FILTER else amct_onnx.restore_sparse
+    restored = restore(paths["modified"], paths["record"]).model.to_proto()
+    assert restored.SerializeToString() == Path(paths["modified"]).read_bytes()
