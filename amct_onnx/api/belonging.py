@@ -11,7 +11,6 @@ from amct_onnx.errors import RecordError
 from amct_onnx.graph import digest
 from amct_onnx.record import LoadedRecord, Record
 
-
 TAKEN_AS_IT_IS = "this is the modified model that the record was made with, so nothing more is taken out of it"
 """What a report says where a record has been applied to what it led to."""
 
