@@ -14,7 +14,7 @@ from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
-from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target
+from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target, stored_like
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune import prune
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
@@ -72,9 +72,9 @@ class _Structure:
     def then(self, built: BuiltModel, records: tuple[PruneRecord, ...], state: WeightState) -> _Structure:
         """The next one, made from this."""
         modified = self.state.is_modified or state.is_modified
+        built = built if self.built is None else built.stored_like(self.built)
         return _Structure(
-            built.to_proto(),
-            None,
+            *built.to_source(),
             built,
             (*self.records, *records),
             WeightState.MODIFIED if modified else WeightState.RECOMPUTABLE,
@@ -149,7 +149,8 @@ def compress(
     if trials and structure.state.is_modified:
         notes = (*notes, FITTED_TO)
     report = replace(result.report, notes=notes, trials=trials)
-    result = replace(result, record=record, modified=structure.built, source=files, report=report)
+    models = result.models if structure.built is None else stored_like(result.models, structure.built)
+    result = replace(result, record=record, models=models, modified=structure.built, source=files, report=report)
     return CombinedResult(result, pruned, thinned)
 
 

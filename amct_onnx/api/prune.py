@@ -180,8 +180,8 @@ def restore_pruned(
         )
         built = _taken_out(prunable, units, opened)
         if any(entry.selective_prune for entry in plain.prune):
-            thin, said = masked_by_record(built.to_proto(), None, plain, source)
-            built, notes = thin.built, (*notes, *said)
+            thin, said = masked_by_record(*built.to_source(), plain, source)
+            built, notes = thin.built.stored_like(built), (*notes, *said)
         check_runs(built, whole, base_dir, opened.feed)
     after = model_cost(prunable.model, shapes)
     kept, left_out = structure_alone(plain, whole, base_dir) if structure_only else (plain, ())

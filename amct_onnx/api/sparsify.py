@@ -123,7 +123,7 @@ def restore_sparse(
 def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record:
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=thin.state)
     if thin.state.is_modified:
-        header = replace(header, modified_sha256=digest(thin.built.to_proto(), None))
+        header = replace(header, modified_sha256=digest(*thin.built.to_source()))
     return Record(prune=thin.records, header=header)
 
 

@@ -51,7 +51,7 @@ def _check_fits(loaded: LoadedRecord, source: Path, tensors_file: Path | None) -
     proto, base_dir = load_source(source)
     check_belongs(loaded, proto, base_dir)
     if is_to_restore(loaded.record, proto, base_dir):
-        proto, base_dir = restored(source, loaded).to_proto(), None
+        proto, base_dir = restored(source, loaded).to_source()
     plan = quantization_part(loaded)
     if is_tensors_file(loaded.source):
         tensor_quants(prepare(proto, base_dir).model, loaded, {}, strict=True)

@@ -62,7 +62,7 @@ def take_out(model: str, config: RetrainConfig, sizes: Sizes | None) -> TakenOut
     undone = {*retrain_notes(config, channels=True), *retrain_notes(config, weights=True)}
     said = [note for note in (*first.report.notes, *second.report.notes) if note not in undone]
     return TakenOut(
-        second.model,
+        second.model.stored_like(first.model),
         replace(first.record, prune=(*first.record.prune, *second.record.prune)),
         tuple(dict.fromkeys((*retrain_notes(config, channels=True, weights=True), *said))),
         f"{_pruned_words(first.report)}; {_thin_words(second.report)}",

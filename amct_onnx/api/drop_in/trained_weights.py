@@ -37,7 +37,7 @@ def with_trained(built: BuiltModel, path: Path, loaded: LoadedRecord) -> BuiltMo
     if not any(entry.selective_prune for entry in loaded.record.prune):
         return trained
     # Training elsewhere knows no masks.
-    return masked_by_record(trained.to_proto(), None, loaded.record, loaded.source)[0].built
+    return masked_by_record(*trained.to_source(), loaded.record, loaded.source)[0].built.stored_like(built)
 
 
 def _with_weights(built: BuiltModel, path: Path) -> BuiltModel:
@@ -64,12 +64,12 @@ def _with_biases(built: BuiltModel, weights: Mapping[str, Values]) -> BuiltModel
     wanted = {name: values for name, values in weights.items() if name not in built.values and name.endswith(".bias")}
     if not wanted:
         return built
-    model = import_model(built.to_proto())
+    model = import_model(*built.to_source())
     for node in model.nodes():
         values = wanted.get(f"{node.name}.bias")
         if values is not None and spec_of(node).has_record and takes_bias(node, math.prod(values.shape)):
             set_bias(model, node, np.zeros(values.shape))
-    return build(model)
+    return build(model).stored_like(built)
 
 
 def _read(path: Path) -> dict[str, Values]:
