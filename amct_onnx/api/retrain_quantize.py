@@ -26,7 +26,7 @@ def quantize_as_configured(
     forms: Collection[OutputForm],
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
 ) -> CompressionResult:
-    """The model quantized; without models where the config quantizes no layer.
+    """The model quantized; :func:`unquantized` where the config quantizes no layer.
 
     Args:
         proto: the model, pruned or not, that the config was resolved for.
@@ -35,9 +35,12 @@ def quantize_as_configured(
         given: the feeds.
         forms: which forms to make.
         target: runtime that the QDQ model is for.
+
+    Raises:
+        NothingToCompressError: none of the layers can be quantized, as the model or the data are.
     """
     if not config.quantized():
-        return CompressionResult(Record(), Record(header=RecordHeader()), {}, Report((), (), 0, 0))
+        return unquantized()
     facts = model_facts(prepare(proto, base_dir).model)
     return quantize_read(
         proto,
@@ -48,3 +51,8 @@ def quantize_as_configured(
         target=target,
         progress=given.progress,
     )
+
+
+def unquantized() -> CompressionResult:
+    """What is there when no layer is quantized: no models, and an empty plan."""
+    return CompressionResult(Record(), Record(header=RecordHeader()), {}, Report((), (), 0, 0))

@@ -66,4 +66,4 @@ def _speed(trial: TrialResult) -> str:
     if speed_up >= 1:
         return f", {speed_up:.1f} times as fast as float in a few runs here"
     slower = f"slower than float in a few runs here ({speed_up:.2f} times its speed)"
-    return f", {slower}: {_FASTER_PRUNED if trial.form == 'pruned' else _FASTER}"
+    return f", {slower}: {_FASTER_PRUNED if trial.form in ('pruned', 'modified') else _FASTER}"
