@@ -15,10 +15,11 @@ from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import show_structure
 from amct_onnx.cli.restoring import record_to_keep
 from amct_onnx.cli.trials import check_trials, say_losses
-from amct_onnx.cli.words import counted, few
+from amct_onnx.cli.words import few
 from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
+from amct_onnx.wording import counted
 
 _NEEDING_DATA = ("data_types", *IMAGE_FLAGS, "no_recover", "check_snr", "no_trial")
 
@@ -90,7 +91,7 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     console.table(("layers", "channels", "parameters", "multiply-adds", "prunable"), rows)
     console.say("parameters and multiply-adds: of the layers that make the channels and of those that read them")
     free = sum(group.is_prunable for group in report.groups)
-    console.say(f"{free} of {len(report.groups)} groups can be pruned; {_costs(report)}")
+    console.say(f"{free} of {counted(len(report.groups), 'group')} can be pruned; {_costs(report)}")
     for note in report.notes:
         console.say(f"note: {note}")
     return 0

@@ -14,11 +14,11 @@ from amct_onnx.api.source import load_source
 from amct_onnx.api.structure import is_to_restore, quantization_part, restored
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.record_tables import prune_data, show_entries, show_prune
-from amct_onnx.cli.words import counted
 from amct_onnx.errors import RecordError
 from amct_onnx.record import LoadedRecord, Record, load_record
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
 from amct_onnx.rewrite.quants import prepare_for, record_quants, tensor_quants
+from amct_onnx.wording import counted
 
 _STRUCTURE_ALONE = "its weights were fitted, and no record holds these: `apply` takes its structure (--structure-only)"
 

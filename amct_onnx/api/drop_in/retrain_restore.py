@@ -26,6 +26,7 @@ from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import BuiltModel, digest
 from amct_onnx.record import LayerRecord, LoadedRecord, Record, RecordHeader, WeightState, load_record
+from amct_onnx.wording import counted
 
 
 def restore(
@@ -66,7 +67,11 @@ def restore(
             layers = _scales(log, function, trained, input_data, config, record_file)
             record = replace(loaded.record, layers=layers, header=_header(loaded.record, digest(*trained)))
     write_both(built, modified_onnx_file, record, record_file)
-    scales = "scales kept" if record is None else f"scales of {len(record.layers)} layers found anew in {record_file}"
+    scales = (
+        "scales kept"
+        if record is None
+        else f"scales of {counted(len(record.layers), 'layer')} found anew in {record_file}"
+    )
     log.info("[%s]: saved in %s, %s", function, modified_onnx_file, scales)
 
 
