@@ -180,7 +180,7 @@ def restore_pruned(
         )
         built = _taken_out(prunable, units, opened)
         if any(entry.selective_prune for entry in plain.prune):
-            thin, said = masked_by_record(*built.to_source(), plain, source)
+            thin, said = masked_by_record(*built.to_source(), plain, source, structure_only=structure_only)
             built, notes = thin.built.stored_like(built), (*notes, *said)
         check_runs(built, whole, base_dir, opened.feed)
     after = model_cost(prunable.model, shapes)

@@ -366,9 +366,7 @@ def test_what_cannot_be_quantized_is_pruned_and_told(done, tmp_path) -> None:
     assert not unseen.models
     assert weight_shapes(unseen.modified.to_proto())["w"] == (12, 8, 3, 3)
     (note,) = unseen.report.notes
-    assert (
-        "my.cfg: no layer of the model can be quantized; 'first' (Conv), 'second' (Conv), 'last' (Gemm)" in note
-    )
+    assert "my.cfg: no layer of the model can be quantized; 'first' (Conv), 'second' (Conv), 'last' (Gemm)" in note
 
 
 def test_nothing_done_at_all_is_an_error_that_gives_every_reason(done) -> None:
