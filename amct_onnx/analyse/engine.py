@@ -16,6 +16,7 @@ from amct_onnx.analyse.walk import Progress, Watcher, walk
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.balance import Divided
 from amct_onnx.rewrite.prepare import Origin
+from amct_onnx.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +97,9 @@ def _report_not_finite(statistics: dict[str, TensorStatistics]) -> None:
         return
     name, seen = next(iter(dirty.items()))
     logger.warning(
-        "%d tensors held values that are not finite, first '%s' (%d NaN, %d infinite); statistics leave them out: "
+        "%s held values that are not finite, first '%s' (%d NaN, %d infinite); statistics leave them out: "
         "check the calibration data",
-        len(dirty),
+        counted(len(dirty), "tensor"),
         name,
         seen.nan,
         seen.inf,

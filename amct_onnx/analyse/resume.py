@@ -83,6 +83,7 @@ class Resumed:
 
     Attributes:
         kept: key of a feed -> tensors that the next walk goes on from.
+        feeds: the most feeds that a walk so far has held.
     """
 
     def __init__(self, kept: Mapping[bytes, Feed] | None = None) -> None:
@@ -92,6 +93,7 @@ class Resumed:
             kept: :attr:`kept` of the other model.
         """
         self.kept = dict(kept or {})
+        self.feeds = 0
         self._room = KEPT_BYTES - sum(_nbytes(tensors) for tensors in self.kept.values())
         self._sessions: dict[frozenset[_Kind], InferenceSession | None] = {}
 

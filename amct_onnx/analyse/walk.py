@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from amct_onnx.errors import DataError
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, fetch, input_specs, open_session
 from amct_onnx.runtime.memory import empty_shared_arena
+
+logger = logging.getLogger(__name__)
 
 KEPT_SAMPLES = 4
 _OTHER_FLOATS = frozenset({"tensor(float16)", "tensor(double)"})
@@ -119,6 +122,9 @@ def walk_together(
 
     Returns:
         The number of feeds run.
+
+    Raises:
+        DataError: the data, which held feeds when it was first looked at, holds none any more.
     """
     inputs = models[0].inputs
     count = 0
@@ -131,7 +137,18 @@ def walk_together(
         count += 1
         if count == limit:
             break
+    _check_all_there(models[0], count)
     return count
+
+
+def _check_all_there(model: Resumed, count: int) -> None:
+    """Every walk has to hold the feeds of the one before: what is found in it is put beside what was found there."""
+    before, model.feeds = model.feeds, max(model.feeds, count)
+    remedy = "give a list, or an iterable that begins anew each time"
+    if not count:
+        raise DataError(f"the data is walked several times, and held no feed in a later walk; {remedy}")
+    if count < before:
+        logger.warning("feeds went missing: the data held %d in one walk, %d in a later one; %s", before, count, remedy)
 
 
 def is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:

@@ -9,7 +9,24 @@ from onnx import ModelProto
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import digest
-from amct_onnx.record import LoadedRecord, Record, WeightState
+from amct_onnx.record import LoadedRecord, Record
+
+TAKEN_AS_IT_IS = "this is the modified model that the record was made with, so nothing more is taken out of it"
+"""What a report says where a record has been applied to what it led to."""
+
+
+def is_modified_model(record: Record, proto: ModelProto, base_dir: Path | None) -> bool:
+    """Whether a model is the one whose digest a record carries as that of the modified model.
+
+    Whatever the record takes out is gone there, whether its weights could be found again from the source or not.
+
+    Args:
+        record: the record.
+        proto: the model.
+        base_dir: folder of its external weights.
+    """
+    wanted = None if record.header is None else record.header.modified_sha256
+    return wanted is not None and wanted == digest(proto, base_dir)
 
 
 def check_belongs(
@@ -24,15 +41,15 @@ def check_belongs(
         what: what messages call the plan.
 
     Raises:
-        RecordError: it belongs to another model, or to modified weights.
+        RecordError: it belongs to another model, or to modified weights that this model does not have.
     """
     header = plain_record(plan).header
     where = f"{plan.source}: " if isinstance(plan, LoadedRecord) else ""
     if header is None:
         return [f"the {what} carries no header of ours: its weights are taken as recomputable from this model"]
-    if header.weights is WeightState.MODIFIED and header.modified_sha256 == digest(proto, base_dir):
+    if is_modified_model(plain_record(plan), proto, base_dir):
         return []
-    if header.weights is WeightState.MODIFIED:
+    if header.weights.is_modified:
         raise RecordError(
             f"{where}the {what} says that weights were modified when it was made, and no {what} holds these; apply "
             "it to the model written beside it (*_modified_model.onnx, *_sparse_model.onnx), or where it has "

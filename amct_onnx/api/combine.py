@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,23 @@ from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
-from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target
+from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target, stored_like
 from amct_onnx.api.given import walkable
-from amct_onnx.api.prune import prune
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_result import PruneReport
 from amct_onnx.api.prune_source import load_float, prune_source
-from amct_onnx.api.result import CompressionResult
-from amct_onnx.api.retrain_quantize import quantize_as_configured
+from amct_onnx.api.removal import FloatModel, remove
+from amct_onnx.api.result import CompressionResult, SavedFiles
+from amct_onnx.api.retrain_quantize import quantize_as_configured, unquantized
 from amct_onnx.api.source import Source, blaming_illegal_models, source_files
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.sparsify import as_selection
-from amct_onnx.api.thin_out import thin_out_model
-from amct_onnx.api.trial import FITTED_TO, try_models
+from amct_onnx.api.trial import FITTED_TO, try_models, try_modified
 from amct_onnx.config.retrain import Flow, RetrainConfig
-from amct_onnx.errors import ArgumentError, ConfigError
-from amct_onnx.graph import BuiltModel, digest
-from amct_onnx.graph.functions import inline_layer_functions
+from amct_onnx.errors import ArgumentError, ConfigError, NothingToCompressError
+from amct_onnx.graph import digest
 from amct_onnx.passes.insert_qdq import QdqTarget
-from amct_onnx.record import PruneRecord, Record, RecordHeader, WeightState
+from amct_onnx.record import Record, RecordHeader
 from amct_onnx.rewrite import OutputForm
 
 
@@ -42,43 +40,28 @@ class CombinedResult:
 
     Attributes:
         result: the quantized models, the modified float model, and one record of everything.
-        pruned: what became of its channels; None where none were to go.
-        thinned: what became of its weights; None where none were to go.
+        pruned: what became of its channels; None where none went.
+        thinned: what became of its weights; None where none went.
     """
 
     result: CompressionResult
     pruned: PruneReport | None
     thinned: SparsifyReport | None
 
+    def model(self, form: OutputForm | str) -> ModelProto:
+        """One quantized model, see :meth:`CompressionResult.model`; ``result.modified`` is the float one."""
+        return self.result.model(form)
 
-@dataclass(frozen=True)
-class _Structure:
-    """A float model on the way.
+    def save(self, prefix: str | Path, *, protect: Iterable[Path] = ()) -> SavedFiles:
+        """Write the models, the modified float model where there is one, and the plan as ``PREFIX_...``.
 
-    Attributes:
-        proto: the model.
-        base_dir: folder of its external weights.
-        built: what is saved of it; None for the source.
-        records: what went.
-        state: whether weights changed that no record holds.
-    """
+        All of them, or nothing; see :meth:`CompressionResult.save`.
 
-    proto: ModelProto
-    base_dir: Path | None
-    built: BuiltModel | None = None
-    records: tuple[PruneRecord, ...] = ()
-    state: WeightState = WeightState.RECOMPUTABLE
-
-    def then(self, built: BuiltModel, records: tuple[PruneRecord, ...], state: WeightState) -> _Structure:
-        """The next one, made from this."""
-        modified = self.state.is_modified or state.is_modified
-        return _Structure(
-            built.to_proto(),
-            None,
-            built,
-            (*self.records, *records),
-            WeightState.MODIFIED if modified else WeightState.RECOMPUTABLE,
-        )
+        Args:
+            prefix: folder and beginning of the file names; folders are made.
+            protect: further files that must not be overwritten.
+        """
+        return self.result.save(prefix, protect=protect)
 
 
 def compress(
@@ -122,35 +105,41 @@ def compress(
         source = prune_source(whole, base_dir, data=given.data)
         resolved = configure_pruning(source.proto, base_dir, source.shapes, config, Flow.COMPRESSED)
     _check_asks(resolved)
-    structure = _Structure(whole, base_dir)
-    pruned: PruneReport | None = None
-    thinned: SparsifyReport | None = None
-    if resolved.with_pruning():
-        outcome = prune(
-            model, given.data, config=resolved, importance=importance, recover=recover, trial=False, progress=progress
-        )
-        # What pruning alone would leave undone is done below, and warnings are told once.
-        said = retrain_notes(resolved, channels=True)
-        pruned = replace(outcome.report, notes=tuple(note for note in outcome.report.notes if note not in said))
-        state = outcome.record.header.weights if outcome.record.header else WeightState.RECOMPUTABLE
-        structure = structure.then(outcome.model, outcome.record.prune, state)
-    if resolved.sparse():
-        structure, thinned = _thin(structure, resolved, chosen, given)
-    result = quantize_as_configured(structure.proto, structure.base_dir, resolved, given, forms, target)
-    timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
-    trials = try_models(whole, base_dir, result.models, source.samples if trial else (), timed=timed)
-    header = RecordHeader(source_sha256=digest(whole, base_dir), weights=structure.state)
-    if structure.built is not None:
-        header = replace(header, modified_sha256=digest(structure.proto, structure.base_dir))
-    record = Record(layers=result.record.layers, prune=structure.records, header=header)
+    removal = remove(
+        model,
+        FloatModel(whole, base_dir),
+        resolved,
+        given,
+        importance=importance,
+        selection=chosen,
+        recover=recover,
+    )
+    left = removal.model
+    result, unfit = _quantize(left, resolved, given, forms, target)
+    idle = (*resolved.idle_parts(), *removal.idle, *unfit)
+    if left.built is None and not result.models:
+        raise NothingToCompressError("; ".join(idle))
+    samples = source.samples if trial else ()
+    if left.built is None or result.models:
+        timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
+        trials = try_models(whole, base_dir, result.models, samples, timed=timed)
+    else:
+        trials = try_modified(whole, base_dir, left.built, samples, is_timed=removal.pruned is not None)
+    header = RecordHeader(source_sha256=digest(whole, base_dir), weights=left.state)
+    if left.built is not None:
+        header = replace(header, modified_sha256=digest(left.proto, left.base_dir))
+        result = replace(result, models=stored_like(result.models, left.built), modified=left.built)
+    record = Record(layers=result.record.layers, prune=left.records, header=header)
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     files = (*source_files(model, whole, base_dir), *read)
-    notes = (*retrain_notes(resolved, channels=True, weights=True, scales=True), *result.report.notes)
-    if trials and structure.state.is_modified:
-        notes = (*notes, FITTED_TO)
-    report = replace(result.report, notes=notes, trials=trials)
-    result = replace(result, record=record, modified=structure.built, source=files, report=report)
-    return CombinedResult(result, pruned, thinned)
+    notes = (
+        *retrain_notes(resolved, channels=True, weights=True, scales=True),
+        *idle,
+        *result.report.notes,
+        *([FITTED_TO] if trials and left.state.is_modified else []),
+    )
+    result = replace(result, record=record, source=files, report=replace(result.report, notes=notes, trials=trials))
+    return CombinedResult(result, removal.pruned, removal.thinned)
 
 
 def _check_asks(config: RetrainConfig) -> None:
@@ -166,11 +155,11 @@ def _check_asks(config: RetrainConfig) -> None:
     )
 
 
-def _thin(
-    structure: _Structure, config: RetrainConfig, selection: Selection, given: FittingData
-) -> tuple[_Structure, SparsifyReport]:
-    proto = inline_layer_functions(structure.proto, structure.base_dir)
-    left = {name: layer.why_dense for name, layer in config.layers.items() if layer.sparsity is None}
-    thin = thin_out_model(proto, structure.base_dir, left, selection, given)
-    report = SparsifyReport(thin.summaries, thin.refusals, thin.notes)
-    return structure.then(thin.built, thin.records, thin.state), report
+def _quantize(
+    left: FloatModel, config: RetrainConfig, given: FittingData, forms: Sequence[OutputForm], target: QdqTarget
+) -> tuple[CompressionResult, tuple[str, ...]]:
+    """The quantized models, and what is to be said where no layer can be quantized."""
+    try:
+        return quantize_as_configured(left.proto, left.base_dir, config, given, forms, target), ()
+    except NothingToCompressError as fault:
+        return unquantized(), (f"{config.source}: {fault}",)

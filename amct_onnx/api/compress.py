@@ -24,9 +24,16 @@ from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.api.structure import is_to_restore, quantization_part, restored
 from amct_onnx.api.trial import try_models
-from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerOptions, WeightAlgorithm, WeightOptions
+from amct_onnx.config import (
+    ActivationAlgorithm,
+    ActivationOptions,
+    LayerOptions,
+    QuantConfig,
+    WeightAlgorithm,
+    WeightOptions,
+)
 from amct_onnx.errors import ArgumentError, RecordError
-from amct_onnx.graph import digest
+from amct_onnx.graph import BuiltModel, digest
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.passes.balance import Factors
 from amct_onnx.passes.insert_qdq import QdqTarget
@@ -112,13 +119,54 @@ def quantize(
     )
     if config is not None:
         refuse_beside_config({"act": act, "weights": weights, **choices.flags()})
+    if isinstance(data, str | os.PathLike):
+        data = find_feeds(Path(data))
+    proto, base_dir = load_source(model)
+    refuse_compressed(proto)
+    result = _quantized(
+        proto,
+        base_dir,
+        data,
+        config,
+        choices,
+        forms,
+        target,
+        qdq_recurrent=qdq_recurrent,
+        trial=trial,
+        progress=progress,
+    )
+    return replace(result, source=source_files(model, proto, base_dir))
+
+
+def quantize_read(
+    proto: ModelProto,
+    base_dir: Path | None,
+    data: Any,
+    *,
+    config: QuantConfig,
+    forms: Collection[OutputForm],
+    target: QdqTarget,
+    progress: Progress | None,
+) -> CompressionResult:
+    """:func:`quantize` by a config, for a model that was read or made before; nothing is tried, no files are noted.
+
+    Args:
+        proto: the float model; not changed.
+        base_dir: folder of its external weights.
+        data: feeds that can be walked.
+        config: the config, resolved for the model.
+        forms: what to make.
+        target: runtime of the QDQ form.
+        progress: wraps the iterator of feeds.
+    """
     return _quantized(
-        model, data, config, choices, forms, target, qdq_recurrent=qdq_recurrent, trial=trial, progress=progress
+        proto, base_dir, data, config, _Choices(), forms, target, qdq_recurrent=False, trial=False, progress=progress
     )
 
 
 def _quantized(
-    model: Source,
+    proto: ModelProto,
+    base_dir: Path | None,
     data: Any | Calibration,
     config: ConfigSource | None,
     choices: _Choices,
@@ -131,10 +179,6 @@ def _quantized(
 ) -> CompressionResult:
     """Plan, rewrite, try out."""
     watch = Stopwatch()
-    if isinstance(data, str | os.PathLike):
-        data = find_feeds(Path(data))
-    proto, base_dir = load_source(model)
-    refuse_compressed(proto)
     with blaming_illegal_models(proto, base_dir):
         prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
         options = replace(
@@ -179,7 +223,7 @@ def _quantized(
         notes=(*result.report.notes, *([_UNTRIED] if untried else [])),
         seconds={**watch.seconds, **plan.seconds},
     )
-    return replace(result, source=source_files(model, proto, base_dir), calibration=plan.calibration, report=report)
+    return replace(result, calibration=plan.calibration, report=report)
 
 
 def _balanced_plan(
@@ -199,16 +243,16 @@ def _balanced_plan(
 class _Choices:
     """What arguments say of all layers alike."""
 
-    act: ActivationAlgorithm
-    weights: WeightAlgorithm
-    skip: tuple[str, ...]
-    symmetric: bool
-    gemm_per_channel: bool | None
-    dmq: float | None
-    skip_fusion: tuple[str, ...]
-    do_fusion: bool
-    reduce_range: bool
-    matmul_inputs: bool
+    act: ActivationAlgorithm = ActivationAlgorithm.MSE
+    weights: WeightAlgorithm = WeightAlgorithm.MSE
+    skip: tuple[str, ...] = ()
+    symmetric: bool = False
+    gemm_per_channel: bool | None = None
+    dmq: float | None = None
+    skip_fusion: tuple[str, ...] = ()
+    do_fusion: bool = True
+    reduce_range: bool = False
+    matmul_inputs: bool = False
 
     def flags(self) -> dict[str, object]:
         """Those that a config decides, and whether they were given."""
@@ -292,7 +336,7 @@ def apply(
     if is_to_restore(plain, given, base_dir):
         # What is quantized is the source without the channels and weights that the record takes out.
         modified = restored(model, loaded)
-        proto, base_dir = modified.to_proto(), None
+        proto, base_dir = modified.to_source()
     extra = _load_tensors(record, tensors, strict=strict)
     if extra is None or not plain_record(extra).layers:
         extra = Record(header=plain.header or RecordHeader())
@@ -307,7 +351,13 @@ def apply(
         plan = quantization_part(loaded)
         prepared = prepare_for(plan, proto, base_dir)
         result = assemble(prepared, plan, extra, forms, target, notes=notes, strict=strict, qdq_recurrent=qdq_recurrent)
-    return replace(result, record=plain, source=files, modified=modified)
+    models = result.models if modified is None else stored_like(result.models, modified)
+    return replace(result, record=plain, source=files, modified=modified, models=models)
+
+
+def stored_like(models: Mapping[OutputForm, BuiltModel], earlier: BuiltModel) -> dict[OutputForm, BuiltModel]:
+    """Forms of a model that was made in several steps, which stay external where an earlier one of them is."""
+    return {form: built.stored_like(earlier) for form, built in models.items()}
 
 
 def _load_tensors(

@@ -22,7 +22,7 @@ from amct_onnx.analyse.pruning.options import Importance, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
-from amct_onnx.api.belonging import check_belongs
+from amct_onnx.api.belonging import TAKEN_AS_IT_IS, check_belongs, is_modified_model
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune_arguments import AutoConfigSource, PruneArguments, as_auto_config, as_importance
 from amct_onnx.api.prune_check import check_runs
@@ -35,7 +35,7 @@ from amct_onnx.api.structure_record import structure_alone
 from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import FITTED_TO, try_pruned
 from amct_onnx.errors import ArgumentError, NothingToCompressError, RecordError
-from amct_onnx.graph import BuiltModel, build, digest
+from amct_onnx.graph import BuiltModel, build, digest, import_model
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
@@ -145,7 +145,8 @@ def restore_pruned(
     """Take out of a model the channels that a record names.
 
     Args:
-        model: the model the record was made for; with `structure_only` any of the same structure.
+        model: the model the record was made for, or the modified model whose digest it carries, which stays as it is;
+            with `structure_only` any of the same structure.
         record: path of the record file, or a record.
         structure_only: take the record for a model with other weights, too; the result's record is then that of the
             structure alone, for this model.
@@ -160,6 +161,11 @@ def restore_pruned(
     if not any(entry.producers for entry in plain.prune):
         raise RecordError(f"{source}: it holds no prune_record with producers, so there is nothing to prune")
     whole, base_dir = load_float(model)
+    read = [Path(record)] if isinstance(record, str | os.PathLike) else []
+    files = (*source_files(model, whole, base_dir), *read)
+    if not structure_only and is_modified_model(plain, whole, base_dir):
+        report = replace(prune_groups(model, input_shapes=input_shapes), notes=(TAKEN_AS_IT_IS,))
+        return PruneResult(plain, build(import_model(whole, base_dir)), report, files)
     _refuse_fitted(plain, source, structure_only=structure_only)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
@@ -174,14 +180,13 @@ def restore_pruned(
         )
         built = _taken_out(prunable, units, opened)
         if any(entry.selective_prune for entry in plain.prune):
-            thin, said = masked_by_record(built.to_proto(), None, plain, source)
-            built, notes = thin.built, (*notes, *said)
+            thin, said = masked_by_record(*built.to_source(), plain, source, structure_only=structure_only)
+            built, notes = thin.built.stored_like(built), (*notes, *said)
         check_runs(built, whole, base_dir, opened.feed)
     after = model_cost(prunable.model, shapes)
     kept, left_out = structure_alone(plain, whole, base_dir) if structure_only else (plain, ())
     report = PruneReport(summaries, before, after, (*opened.notes, *notes, *left_out), sizes=opened.sizes)
-    read = [Path(record)] if isinstance(record, str | os.PathLike) else []
-    return PruneResult(kept, built, report, (*source_files(model, whole, base_dir), *read))
+    return PruneResult(kept, built, report, files)
 
 
 def _units(prunable: Prunable, record: Record, name: str, opened: PruneSource) -> LabelArray:

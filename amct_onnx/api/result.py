@@ -188,13 +188,15 @@ class CompressionResult:
 
         Returns:
             Kind (``ascend``, ``fake_quant``, ``qdq``, ``record``, ``tensors``, ``quant_json``, ``modified``) -> path;
-            external weight files are in its ``weights``.
+            external weight files are in its ``weights``. Without quantized models ``modified`` and ``record`` alone.
 
         Raises:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
         begin = time.perf_counter()
         paths = output_paths(prefix, self.models)
+        if not self.models:
+            paths = {"record": paths["record"]}
         if self.modified is not None:
             paths["modified"] = modified_path(prefix)
         paths = {kind: path for kind, path in paths.items() if with_plan or not _is_plan(kind)}

@@ -9,11 +9,10 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.configurable import model_facts
 from amct_onnx.analyse.fitting.data import FittingData
-from amct_onnx.api.compress import quantize
+from amct_onnx.api.compress import quantize_read
 from amct_onnx.api.result import CompressionResult, Report
 from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.config.retrain.quantize import quantization_of
-from amct_onnx.graph import build, import_model
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import Record, RecordHeader
 from amct_onnx.rewrite import OutputForm, prepare
@@ -27,7 +26,7 @@ def quantize_as_configured(
     forms: Collection[OutputForm],
     target: QdqTarget = QdqTarget.ONNXRUNTIME,
 ) -> CompressionResult:
-    """The model quantized; without models where the config quantizes no layer.
+    """The model quantized; :func:`unquantized` where the config quantizes no layer.
 
     Args:
         proto: the model, pruned or not, that the config was resolved for.
@@ -36,18 +35,24 @@ def quantize_as_configured(
         given: the feeds.
         forms: which forms to make.
         target: runtime that the QDQ model is for.
+
+    Raises:
+        NothingToCompressError: none of the layers can be quantized, as the model or the data are.
     """
     if not config.quantized():
-        return CompressionResult(Record(), Record(header=RecordHeader()), {}, Report((), (), 0, 0))
-    if base_dir is not None:
-        proto = build(import_model(proto, base_dir)).to_proto()
-    facts = model_facts(prepare(proto, None).model)
-    return quantize(
+        return unquantized()
+    facts = model_facts(prepare(proto, base_dir).model)
+    return quantize_read(
         proto,
+        base_dir,
         given.data,
-        formats=tuple(forms),
         config=quantization_of(config, facts),
-        qdq_target=target,
-        trial=False,
+        forms=forms,
+        target=target,
         progress=given.progress,
     )
+
+
+def unquantized() -> CompressionResult:
+    """What is there when no layer is quantized: no models, and an empty plan."""
+    return CompressionResult(Record(), Record(header=RecordHeader()), {}, Report((), (), 0, 0))

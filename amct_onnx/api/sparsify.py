@@ -113,7 +113,8 @@ def restore_sparse(
     whole, base_dir = load_float(model)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
-        thin, said = masked_by_record(inline_layer_functions(whole, base_dir), base_dir, plain, source)
+        inlined = inline_layer_functions(whole, base_dir)
+        thin, said = masked_by_record(inlined, base_dir, plain, source, structure_only=structure_only)
     kept, left_out = structure_alone(plain, whole, base_dir) if structure_only else (plain, ())
     report = SparsifyReport(thin.summaries, thin.refusals, (*notes, *said, *left_out))
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
@@ -123,7 +124,7 @@ def restore_sparse(
 def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record:
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=thin.state)
     if thin.state.is_modified:
-        header = replace(header, modified_sha256=digest(thin.built.to_proto(), None))
+        header = replace(header, modified_sha256=digest(*thin.built.to_source()))
     return Record(prune=thin.records, header=header)
 
 

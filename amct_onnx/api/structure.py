@@ -8,18 +8,17 @@ from pathlib import Path
 from onnx import ModelProto
 
 from amct_onnx.api.assemble import plain_record
+from amct_onnx.api.belonging import is_modified_model
 from amct_onnx.api.prune import restore_pruned
 from amct_onnx.api.source import Source
 from amct_onnx.api.sparsify import restore_sparse
-from amct_onnx.graph import BuiltModel, digest
+from amct_onnx.graph import BuiltModel
 from amct_onnx.record import LoadedRecord, Record
 
 
 def is_to_restore(record: Record, proto: ModelProto, base_dir: Path | None) -> bool:
     """Whether channels or weights are still to go: the record names some, and the model is not the modified one."""
-    if not record.prune:
-        return False
-    return record.header is None or record.header.modified_sha256 != digest(proto, base_dir)
+    return bool(record.prune) and not is_modified_model(record, proto, base_dir)
 
 
 def restored(model: Source, record: Record | LoadedRecord, *, structure_only: bool = False) -> BuiltModel:

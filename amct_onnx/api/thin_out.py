@@ -15,6 +15,7 @@ from amct_onnx.analyse.sparsity.compensate import compensate, why_not_compensate
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.api.sparse_result import SparseSummary
 from amct_onnx.errors import NothingToCompressError
+from amct_onnx.findings import by_reason
 from amct_onnx.graph import BuiltModel, build, constant_array
 from amct_onnx.graph.op_table import known_constant
 from amct_onnx.passes.base import Refusal
@@ -25,6 +26,7 @@ from amct_onnx.record import PruneRecord, Record, WeightState
 from amct_onnx.rewrite.sparsity import Sparsifiable, magnitude_masks, mask_records, masks_of_records, open_sparsifiable
 
 _NO_LAYER = "it has no Conv, ConvTranspose, Gemm or MatMul"
+_NO_MASK = "the record has no mask for it (of layers that share a weight it names the first alone)"
 _UNFED = "it was fed nothing that varies"
 
 
@@ -101,7 +103,7 @@ def thin_out_model(
 
 
 def masked_by_record(
-    proto: ModelProto, base_dir: Path | None, record: Record, source: str
+    proto: ModelProto, base_dir: Path | None, record: Record, source: str, *, structure_only: bool = False
 ) -> tuple[ThinModel, tuple[str, ...]]:
     """The model with the masks of a record, and notes about those that it does not hold.
 
@@ -110,12 +112,17 @@ def masked_by_record(
         base_dir: folder of its external weights.
         record: the record.
         source: what errors name.
+        structure_only: the model may be another of the same structure; layers without a mask are then named, for in the
+            record's model they may have shared the weight of one that has it.
 
     Raises:
         RecordError: a layer is not there or cannot be thinned out, or a mask does not fit it.
     """
     opened = open_sparsifiable(proto, base_dir)
     masks, notes = masks_of_records(opened, record.prune, source)
+    dense = [f"'{name}'" for name in opened.layers if name not in masks]
+    if dense and structure_only:
+        notes = [*notes, f"no weight goes of {by_reason((name, _NO_MASK) for name in dense)}"]
     return _masked(opened, masks), tuple(notes)
 
 

@@ -73,6 +73,13 @@ def try_sparse(
     return _try_one("sparse", proto, base_dir, built, samples, is_timed=False)
 
 
+def try_modified(
+    proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed], *, is_timed: bool
+) -> tuple[TrialResult, ...]:
+    """The same of a float model that lost channels, weights or both and is not quantized; timed where it is smaller."""
+    return _try_one("modified", proto, base_dir, built, samples, is_timed=is_timed)
+
+
 def _try_one(
     name: str, proto: ModelProto, base_dir: Path | None, built: BuiltModel, samples: Sequence[Feed], *, is_timed: bool
 ) -> tuple[TrialResult, ...]:

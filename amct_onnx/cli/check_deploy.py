@@ -9,8 +9,8 @@ from dataclasses import asdict
 from amct_onnx.api import check_deploy
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.report import show_deploy_findings
-from amct_onnx.cli.words import counted
 from amct_onnx.passes.deploy_findings import DeployFinding
+from amct_onnx.wording import counted
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:

@@ -14,7 +14,7 @@ from amct_onnx.cli.prune import show_pruned
 from amct_onnx.cli.quantize import parse_forms
 from amct_onnx.cli.report import finite, result_json, show_files, show_result
 from amct_onnx.cli.sparsify import show_thinned
-from amct_onnx.cli.trials import check_trials, say_unfitted
+from amct_onnx.cli.trials import check_trials, say_unfitted, show_trials
 from amct_onnx.errors import UsageError
 from amct_onnx.passes.insert_qdq import QdqTarget
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         trial=not arguments.no_trial,
         progress=console.progress("compressing", len(feeds) if feeds else None),
     )
-    paths = done.result.save(arguments.output, protect=inputs)
+    paths = done.save(arguments.output, protect=inputs)
     _show(console, done, paths)
     console.result(finite(_as_data(done, paths)))
     return check_trials(console, done.result.report.trials, arguments.check_snr)
@@ -60,6 +60,9 @@ def _show(console: Console, done: CombinedResult, paths: SavedFiles) -> None:
         show_result(console, done.result, paths)
     else:
         console.say("the config quantizes no layer")
+        show_trials(console, done.result.report.trials)
+        for note in done.result.report.notes:
+            console.say(f"note: {note}")
         show_files(console, paths)
 
 

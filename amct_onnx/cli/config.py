@@ -13,6 +13,7 @@ from amct_onnx.api.configured import Configured, configure
 from amct_onnx.api.source import blaming_illegal_models, load_source
 from amct_onnx.cli.config_retrain import show_auto, show_retrain
 from amct_onnx.cli.console import Console
+from amct_onnx.cli.words import of_all
 from amct_onnx.config import ActivationAlgorithm, ActivationOptions, LayerConfig, TensorOptions, WeightOptions
 from amct_onnx.config.auto_prune import is_auto_prune
 from amct_onnx.config.layer_options import DEFAULT_ORIGIN
@@ -48,7 +49,7 @@ def run_show(arguments: argparse.Namespace, console: Console) -> int:
     inputs = [(entry.node, entry.input_index, activation_text(entry.activation)) for entry in config.tensors]
     console.table(("input of", "index", "quantized"), inputs)
     enabled = len(config.enabled())
-    console.say(f"{enabled} of {len(config.layers)} layers are quantized")
+    console.say(f"{of_all(enabled, len(config.layers), 'layer')} quantized")
     for warning in config.warnings:
         console.say(f"warning: {warning}")
     return 0

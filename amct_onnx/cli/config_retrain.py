@@ -10,6 +10,7 @@ from typing import Any
 from amct_onnx.analyse.pruning.configurable import is_searched, search_notes
 from amct_onnx.api.prune_config import resolve_auto_config, resolve_prune_config, retrain_notes
 from amct_onnx.cli.console import Console
+from amct_onnx.cli.words import of_all
 from amct_onnx.config.auto_prune import parse_auto_prune
 from amct_onnx.config.retrain import LayerRetrain, RetrainConfig, parse_retrain_request
 
@@ -36,7 +37,7 @@ def _summary(config: RetrainConfig) -> str:
     counts = {"thinned out 4:2": len(config.sparse()), "quantized": len(config.quantized())}
     others = "".join(f", {count} {what}" for what, count in counts.items() if count)
     pruned = sum(not config.layers[name].why_none for name in config.with_pruning())
-    return f"{pruned} of {len(config.layers)} layers are to be pruned{others}"
+    return f"{of_all(pruned, len(config.layers), 'layer')} to be pruned{others}"
 
 
 def _warnings(config: RetrainConfig) -> tuple[str, ...]:
@@ -61,7 +62,8 @@ def show_auto(text: str, file: Path, model: Path, console: Console, shapes: Mapp
     headers = ("layer", "type", "channels pruned", "set by", "channels shared with")
     rows = [_row(name, layer) for name, layer in resolved.layers.items()]
     console.table(headers, [(name, kind, pruned, place, shared) for name, kind, pruned, _, place, shared in rows])
-    console.say(f"{sum(layer['searched'] for layer in layers)} of {len(layers)} layers are searched")
+    searched = sum(layer["searched"] for layer in layers)
+    console.say(f"{of_all(searched, len(layers), 'layer')} searched")
     for note in notes:
         console.say(f"warning: {note}")
 

@@ -15,10 +15,11 @@ from amct_onnx.cli.data_flags import IMAGE_FLAGS, feeds_from
 from amct_onnx.cli.report import show_structure
 from amct_onnx.cli.restoring import record_to_keep
 from amct_onnx.cli.trials import check_trials, say_losses
-from amct_onnx.cli.words import counted, few
+from amct_onnx.cli.words import few
 from amct_onnx.config.auto_prune import load_auto_prune
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
+from amct_onnx.wording import counted
 
 _NEEDING_DATA = ("data_types", *IMAGE_FLAGS, "no_recover", "check_snr", "no_trial")
 
@@ -51,7 +52,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         progress=console.progress("fitting", len(feeds)) if feeds else None,
     )
     paths = result.save(arguments.output, protect=inputs, config=arguments.save_config)
-    _show(console, result, paths, untried="" if feeds else "that takes --data")
+    untried = "" if feeds else "that takes --data"
+    _show(console, result, paths, is_fitted=bool(result.report.fitted), untried=untried)
     return check_trials(console, result.report.trials, arguments.check_snr)
 
 
@@ -65,7 +67,8 @@ def run_restore(arguments: argparse.Namespace, console: Console, record: LoadedR
         structure_only=bool(arguments.structure_only),
         input_shapes=_shapes(arguments),
     )
-    _show(console, result, result.save(arguments.output, keep=keep))
+    is_fitted = record.record.is_fitted and not arguments.structure_only
+    _show(console, result, result.save(arguments.output, keep=keep), is_fitted=is_fitted)
     return 0
 
 
@@ -88,7 +91,7 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     console.table(("layers", "channels", "parameters", "multiply-adds", "prunable"), rows)
     console.say("parameters and multiply-adds: of the layers that make the channels and of those that read them")
     free = sum(group.is_prunable for group in report.groups)
-    console.say(f"{free} of {len(report.groups)} groups can be pruned; {_costs(report)}")
+    console.say(f"{free} of {counted(len(report.groups), 'group')} can be pruned; {_costs(report)}")
     for note in report.notes:
         console.say(f"note: {note}")
     return 0
@@ -115,11 +118,11 @@ def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
     return parse_input_shape(arguments.input_shape) if arguments.input_shape is not None else None
 
 
-def _show(console: Console, result: PruneResult, paths: SavedFiles, *, untried: str = "") -> None:
+def _show(console: Console, result: PruneResult, paths: SavedFiles, *, is_fitted: bool, untried: str = "") -> None:
     """Tell what went, what could not, how it does (or why that is not known), and which files were written."""
     report = result.report
     show_pruned(console, report)
-    show_structure(console, report, paths, is_fitted=bool(report.fitted), untried=untried)
+    show_structure(console, report, paths, is_fitted=is_fitted, untried=untried)
 
 
 def show_pruned(console: Console, report: PruneReport) -> None:

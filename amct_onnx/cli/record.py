@@ -14,11 +14,11 @@ from amct_onnx.api.source import load_source
 from amct_onnx.api.structure import is_to_restore, quantization_part, restored
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.record_tables import prune_data, show_entries, show_prune
-from amct_onnx.cli.words import counted
 from amct_onnx.errors import RecordError
 from amct_onnx.record import LoadedRecord, Record, load_record
 from amct_onnx.rewrite import OutputForm, prepare, rewrite
 from amct_onnx.rewrite.quants import prepare_for, record_quants, tensor_quants
+from amct_onnx.wording import counted
 
 _STRUCTURE_ALONE = "its weights were fitted, and no record holds these: `apply` takes its structure (--structure-only)"
 
@@ -45,13 +45,13 @@ def _check_fits(loaded: LoadedRecord, source: Path, tensors_file: Path | None) -
     """Go as far as applying the record goes, weights excepted; the note is what applying it takes."""
     if loaded.record.prunes_only:
         restore = restore_sparse if loaded.record.thins_only else restore_pruned
-        restore(source, loaded, structure_only=loaded.record.is_fitted)
         is_fitted = loaded.record.is_fitted and is_to_restore(loaded.record, *load_source(source))
+        restore(source, loaded, structure_only=is_fitted)
         return _STRUCTURE_ALONE if is_fitted else ""
     proto, base_dir = load_source(source)
     check_belongs(loaded, proto, base_dir)
     if is_to_restore(loaded.record, proto, base_dir):
-        proto, base_dir = restored(source, loaded).to_proto(), None
+        proto, base_dir = restored(source, loaded).to_source()
     plan = quantization_part(loaded)
     if is_tensors_file(loaded.source):
         tensor_quants(prepare(proto, base_dir).model, loaded, {}, strict=True)

@@ -10,10 +10,11 @@ from typing import Any
 from amct_onnx.api import CompressionResult, PruneReport, Report, SavedFiles, SparsifyReport
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.trials import say_unfitted, show_trials
-from amct_onnx.cli.words import counted, few, grouped
+from amct_onnx.cli.words import few, grouped
 from amct_onnx.passes.deploy_findings import DeployFinding
 from amct_onnx.rewrite import OutputForm
 from amct_onnx.runtime.machine import saturation_note
+from amct_onnx.wording import counted
 
 
 def show_result(console: Console, result: CompressionResult, paths: SavedFiles) -> None:

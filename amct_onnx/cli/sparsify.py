@@ -15,9 +15,10 @@ from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.cli.report import show_structure
 from amct_onnx.cli.restoring import record_to_keep
 from amct_onnx.cli.trials import check_trials, say_losses
-from amct_onnx.cli.words import counted, few
+from amct_onnx.cli.words import few
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
+from amct_onnx.wording import counted
 
 _NEEDING_DATA = ("data_types", *IMAGE_FLAGS, "check_snr", "no_trial")
 

@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from amct_onnx.api.result import TrialResult
 from amct_onnx.cli.console import Console
-from amct_onnx.cli.words import counted
+from amct_onnx.wording import counted
 
 _WORST = 3
 """Layers that are named as losing most."""
 _FASTER = "float or another runtime may serve better"
 _FASTER_PRUNED = "multiples of 8 channels suit kernels better (--saving, or --ascend-optimized for 16)"
+
+
+_SAME_SPEED = 0.05
+"""A few runs tell no smaller differences between a ratio of times and 1."""
 
 
 def show_trials(console: Console, trials: Sequence[TrialResult]) -> None:
@@ -63,7 +67,9 @@ def _speed(trial: TrialResult) -> str:
     speed_up = trial.speed_up
     if speed_up is None:
         return ""
-    if speed_up >= 1:
+    if abs(speed_up - 1) < _SAME_SPEED:
+        return ", as fast as float in a few runs here"
+    if speed_up > 1:
         return f", {speed_up:.1f} times as fast as float in a few runs here"
     slower = f"slower than float in a few runs here ({speed_up:.2f} times its speed)"
-    return f", {slower}: {_FASTER_PRUNED if trial.form == 'pruned' else _FASTER}"
+    return f", {slower}: {_FASTER_PRUNED if trial.form in ('pruned', 'modified') else _FASTER}"

@@ -6,15 +6,17 @@ import re
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
+from amct_onnx.wording import counted
+
 _NAMED = 3
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-def counted(number: int, thing: str) -> str:
-    """``1 feed``, ``4 feeds``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def of_all(number: int, whole: int, thing: str) -> str:
+    """``1 of 4 layers are``, ``1 of 1 layer is``."""
+    return f"{number} of {counted(whole, thing)} {'is' if whole == 1 else 'are'}"
 
 
 def few(names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ inputs, outputs, value infos, functions, metadata and doc strings as they were.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,14 @@ class BuiltModel:
         values: initializer name -> where its values come from.
         source: the model it was made from.
         base_dir: folder of the source's external weights.
+        stays_external: whether a model that the source was made from kept weights in external files.
     """
 
     skeleton: ModelProto
     values: dict[str, Constant] = field(repr=False)
     source: ModelProto = field(repr=False)
     base_dir: Path | None
+    stays_external: bool = False
 
     @cached_property
     def nbytes(self) -> int:
@@ -58,6 +60,8 @@ class BuiltModel:
     @property
     def has_external_source(self) -> bool:
         """Whether the source kept weights in external files; what is made of it does so as well."""
+        if self.stays_external:
+            return True
         is_external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in self.source.graph.initializer)
         return is_external or any(True for _ in self.external_nested(self.skeleton))
 
@@ -94,6 +98,25 @@ class BuiltModel:
             make_inline(tensor, values)
         return proto
 
+    def to_source(self) -> tuple[ModelProto, Path | None]:
+        """The model as the source of another, as :func:`amct_onnx.graph.read_model` gives one: it and its folder.
+
+        Weights that nothing changed stay references to the source's external files; the others are held in memory,
+        however many there are, since the message is not serialized.
+
+        Raises:
+            ModelError: a weight cannot be read.
+        """
+        proto = ModelProto()
+        proto.CopyFrom(self.skeleton)
+        for initializer in proto.graph.initializer:
+            _fill(initializer, self.values[initializer.name]._values, keep=self.base_dir)
+        return proto, self.base_dir
+
+    def stored_like(self, earlier: BuiltModel) -> BuiltModel:
+        """The same model, made from an earlier one by way of :meth:`to_source`: it stays external where that is."""
+        return replace(self, stays_external=self.stays_external or earlier.has_external_source)
+
     def to_model(self) -> Model:
         """Imported again, for who wants to look at what will be written; weights are still references."""
         model = import_model(self.skeleton, self.base_dir)
@@ -109,9 +132,9 @@ def make_inline(tensor: TensorProto, values: Values) -> None:
     tensor.raw_data = raw_data(values)
 
 
-def _fill(initializer: TensorProto, values: Values) -> None:
-    """Complete `initializer`; untouched tensors of the model file byte for byte."""
-    if isinstance(values, StoredValues) and not values.is_external:
+def _fill(initializer: TensorProto, values: Values, *, keep: Path | None = None) -> None:
+    """Complete `initializer`; untouched tensors byte for byte, references to files of the folder `keep` as they are."""
+    if isinstance(values, StoredValues) and (not values.is_external or (keep is not None and values.base_dir == keep)):
         name = initializer.name
         initializer.CopyFrom(values.tensor)
         initializer.name = name

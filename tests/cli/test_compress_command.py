@@ -150,3 +150,58 @@ def test_flags_and_files_that_do_not_fit(here, capsys) -> None:
         assert main([*COMMAND, *change]) == 2
         assert words in capsys.readouterr().err
         assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-recover"]])
+def test_without_quantization_the_record_is_applied_to_the_modified_model(here, capsys, flags) -> None:
+    Path("my.cfg").write_text(CFG.replace("retrain_weight_quant_config { arq_retrain { channel_wise: true } }", ""))
+    assert main([*COMMAND, *flags, "--quiet"]) == 0
+    applied = ["out/m_modified_model.onnx", "--record", "out/m_record.txt", "-o", "again/m"]
+    assert main(["apply", *applied]) == 0
+    out = capsys.readouterr().out
+    assert "this is the modified model that the record was made with" in out
+    assert ("no weight was fitted" in out) is bool(flags)
+    modified, again = Path("out/m_modified_model.onnx"), Path("again/m_pruned_model.onnx")
+    assert again.read_bytes() == modified.read_bytes()
+    assert Path("again/m_record.txt").read_bytes() == Path("out/m_record.txt").read_bytes()
+    assert main(["record", "check", "out/m_record.txt", "--model", str(modified)]) == 0
+
+
+PRUNING = CFG.replace("retrain_weight_quant_config { arq_retrain { channel_wise: true } }", "")
+
+
+def test_a_config_without_quantization(here, capsys) -> None:
+    Path("my.cfg").write_text(PRUNING)
+    assert main([*COMMAND, "--check-snr", "-100"]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "the config quantizes no layer",
+        "tried modified on the first 4 feeds: output SNR",
+        "note: layers were",
+    ):
+        assert words in out
+    assert sorted(path.name for path in Path("out").iterdir()) == ["m_modified_model.onnx", "m_record.txt"]
+    assert main([*COMMAND, "--check-snr", "300"]) == 1
+    assert "check failed: modified: output SNR" in capsys.readouterr().out
+
+
+def test_notes_of_a_config_without_quantization_are_shown(here, capsys) -> None:
+    """Its warnings, and what of it could not be done."""
+    own = 'override_layer_configs { layer_name: "last" prune_config { filter_pruner { balanced_l2_norm_filter_prune'
+    Path("my.cfg").write_text(f"{PRUNING}{own} {{ prune_ratio: 0.5 }} }} }} }}")
+    assert main(COMMAND) == 0
+    text = capsys.readouterr().out
+    assert main([*COMMAND, "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any("its prune_config has no effect" in note for note in notes)
+    assert all(f"note: {note}\n" in text for note in notes)
+
+
+def test_a_part_that_does_nothing_is_told_as_text_and_in_json(here, capsys) -> None:
+    Path("my.cfg").write_text(CFG.replace("ascend_optimized: False", "").replace("0.5", "0.1"))
+    assert main(COMMAND) == 0
+    assert "note: my.cfg: no channel of the model can be pruned; 'first': a multiple of 16" in capsys.readouterr().out
+    assert main([*COMMAND, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["pruned"] is None
+    assert any("no channel of the model can be pruned" in note for note in shown["notes"])

@@ -52,6 +52,8 @@ def test_sentences_that_differ_in_numbers_are_one() -> None:
         (TrialResult("qdq", 3.0, feeds=1, speed_up=2.0), "SNR 3.0 dB, 2.0 times as fast"),
         (TrialResult("sparse", -0.5, feeds=1), "SNR -0.5 dB, more noise than signal"),
         (TrialResult("pruned", 9.0, feeds=1, speed_up=0.5), r"\(0.50 times its speed\): multiples of 8 channels"),
+        (TrialResult("qdq", 9.0, feeds=1, speed_up=0.996), "SNR 9.0 dB, as fast as float in a few runs here\n"),
+        (TrialResult("modified", 9.0, feeds=1, speed_up=0.5), r"\(0.50 times its speed\): multiples of 8 channels"),
         (TrialResult("qdq", 9.0, feeds=1, speed_up=0.5), r"\(0.50 times its speed\): float or another runtime"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import ModelProto, numpy_helper
 
 import amct_onnx
 from amct_onnx import CombinedResult, OutputForm
-from amct_onnx.errors import ArgumentError, ConfigError, RecordError, UsageError
+from amct_onnx.errors import ArgumentError, ConfigError, NothingToCompressError, RecordError, UsageError
 from amct_onnx.record import WeightState
 from tests.models import Array, initializers, normal, parse, run
 
@@ -231,8 +232,9 @@ def test_skipped_layers_stay_float(done) -> None:
 def test_a_config_without_quantization_gives_the_modified_model_alone(done, tmp_path) -> None:
     found = done(SPARSE).result
     assert not found.models
-    paths = found.save(tmp_path / "m")
-    assert {"modified", "record"} <= set(paths)
+    paths = found.save(tmp_path / "out" / "m")
+    assert set(paths) == {"modified", "record"}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["m_modified_model.onnx", "m_record.txt"]
     assert (initializers(onnx.load(paths["modified"]))["v"] == 0).mean() == 0.5
 
 
@@ -296,3 +298,95 @@ def test_quantized_results_stay_near_those_of_the_modified_model(done) -> None:
     fed = feeds(1)[0]
     want, got = run(found.modified, fed)[0], run(found.models[OutputForm.FAKE_QUANT], fed)[0]
     assert np.square(want - got).sum() < 1e-2 * np.square(want).sum()
+
+
+@pytest.mark.parametrize("text", [FILTER, SPARSE])
+@pytest.mark.parametrize("recover", [False, True])
+def test_the_modified_model_is_taken_as_it_is_whatever_its_weights(tmp_path, text: str, recover: bool) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    (tmp_path / "my.cfg").write_text(text + INT8)
+    found = amct_onnx.compress(
+        tmp_path / "m.onnx", feeds(), config=tmp_path / "my.cfg", recover=recover, trial=False
+    ).result
+    assert found.record.header.weights.is_modified is recover
+    paths = found.save(tmp_path / "out" / "m")
+    again = amct_onnx.apply(paths["modified"], paths["record"]).save(tmp_path / "again" / "m")
+    for kind in ("ascend", "fake_quant", "qdq", "record", "tensors"):
+        assert Path(again[kind]).read_bytes() == Path(paths[kind]).read_bytes()
+    restore = amct_onnx.restore_pruned if text is FILTER else amct_onnx.restore_sparse
+    restored = restore(paths["modified"], paths["record"]).model.to_proto()
+    assert restored.SerializeToString() == Path(paths["modified"]).read_bytes()
+
+
+ALIGNED = FILTER.replace("ascend_optimized: False", "")
+"""By default a multiple of 16 channels stays, so none of 16 goes, and none of 24."""
+EVERY = ("first", "second", "last")
+
+
+def skipping(field: str) -> str:
+    return "".join(f'{field}: "{name}" ' for name in EVERY)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (FILTER + skipping("regular_prune_skip_layers"), r"my\.cfg leaves no layer to prune \(regular_prune_skip_lay"),
+        (SPARSE + skipping("regular_prune_skip_layers"), r"my\.cfg leaves no layer to thin out \(regular_prune_skip"),
+        (ALIGNED, r"my\.cfg: no channel of the model can be pruned; 'first': a multiple of 16 stays"),
+    ],
+)
+def test_what_nothing_can_be_taken_from_is_quantized_and_told(done, text: str, reason: str) -> None:
+    found = done(text + INT8)
+    assert found.pruned is None
+    assert found.thinned is None
+    assert len([note for note in found.result.report.notes if re.search(reason, note)]) == 1
+    plain = done(INT8).result
+    assert found.result.modified is None
+    assert found.model("qdq").SerializeToString() == plain.model("qdq").SerializeToString()
+    assert found.result.record == plain.record
+
+
+def test_one_step_that_does_nothing_keeps_no_other_from_its_work(done) -> None:
+    found = done(f'{ALIGNED} override_layer_configs {{ layer_name: "last" {SPARSE} }}')
+    assert found.pruned is None
+    assert found.thinned is not None
+    assert (initializers(found.result.modified.to_proto())["m"] == 0).mean() == 0.5
+    assert any("no channel of the model can be pruned" in note for note in found.result.report.notes)
+
+
+def test_what_cannot_be_quantized_is_pruned_and_told(done, tmp_path) -> None:
+    found = done(FILTER + INT8 + skipping("quant_skip_layers")).result
+    assert not found.models
+    assert any("my.cfg leaves no layer to quantize (quant_skip_layers, line" in note for note in found.report.notes)
+    nothing_seen = [{"x": np.full((2, 8, 8, 8), np.nan, np.float32)}]
+    config = tmp_path / "my.cfg"
+    config.write_text(FILTER + "retrain_weight_quant_config { arq_retrain {} }")
+    options = {"config": config, "importance": "l2", "recover": False, "trial": False}
+    unseen = amct_onnx.compress(network(), nothing_seen, **options).result
+    assert not unseen.models
+    assert weight_shapes(unseen.modified.to_proto())["w"] == (12, 8, 3, 3)
+    (note,) = unseen.report.notes
+    assert "my.cfg: no layer of the model can be quantized; 'first' (Conv), 'second' (Conv), 'last' (Gemm)" in note
+
+
+def test_nothing_done_at_all_is_an_error_that_gives_every_reason(done) -> None:
+    with pytest.raises(NothingToCompressError, match="no channel of the model can be pruned"):
+        done(ALIGNED)
+    config = ALIGNED + INT8 + skipping("quant_skip_layers")
+    with pytest.raises(NothingToCompressError, match=r"no layer to quantize .*no channel of the model can be pruned"):
+        done(config)
+
+
+@pytest.mark.parametrize("text", [FILTER, SPARSE])
+def test_a_model_that_is_not_quantized_is_tried_beside_float(tmp_path, text: str) -> None:
+    (tmp_path / "my.cfg").write_text(text)
+    found = amct_onnx.compress(network(), feeds(), config=tmp_path / "my.cfg").result
+    (trial,) = found.report.trials
+    fed = feeds()[:4]
+    want = np.concatenate([run(network(), one)[0] for one in fed])
+    got = np.concatenate([run(found.modified, one)[0] for one in fed])
+    snr = 10 * math.log10(np.square(want).sum() / np.square(want - got).sum())
+    assert (trial.form, trial.feeds) == ("modified", 4)
+    assert trial.snr_db == pytest.approx(snr, rel=1e-3)
+    assert (trial.speed_up is not None) is (text is FILTER)
+    assert sum("fitted to the very feeds" in note for note in found.report.notes) == 1

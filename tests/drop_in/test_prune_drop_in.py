@@ -254,6 +254,9 @@ def test_faults_leave_nothing(folder, changes: dict[str, object], kind: type[Amc
             DataError,
             r"'w1' is 4x3x1x1 float64, but .* has 4x3x1x1 float32",
         ),
+        ({"weights_file": "empty.npz"}, DataError, r"empty\.npz: it holds no weights"),
+        ({"weights_file": "diverged.npz"}, DataError, r"diverged\.npz: 1 of the 12 values of 'w1' are NaN or infinite"),
+        ({"config_defination": "none.cfg"}, ConfigError, r"none\.cfg holds no prune_config"),
         ({"modified_onnx_file": "record.txt"}, UsageError, "would overwrite an input"),
     ],
 )
@@ -264,10 +267,23 @@ def test_faults_in_restoring(folder, changes: dict[str, object], kind: type[Amct
     np.savez("name.npz", w11=WEIGHTS["w1"])
     np.savez("whole.npz", **WEIGHTS)
     np.savez("double.npz", w1=np.zeros((4, 3, 1, 1)))
+    np.savez("empty.npz")
+    np.savez("diverged.npz", w1=np.where(np.arange(12) == 5, np.nan, 1).astype(np.float32).reshape(4, 3, 1, 1))
+    Path("none.cfg").write_text('regular_prune_skip_layers: "last"')
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     with pytest.raises(kind, match=words):
         restore(**changes)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_a_mask_may_be_infinite_where_the_model_has_it_so(folder) -> None:
+    """An .onnx file of trained weights holds all initializers, masks included."""
+    mask = {"m": np.array([0, -np.inf, 0, 0], np.float32).reshape(1, 4, 1, 1)}
+    nodes = NET.replace("y = Conv(c, w3)", "d = Conv(c, w3) y = Add(d, m)")
+    onnx.save(parse(nodes, "float[n,3,h,w] x", "float[n,4,h,w] y", {**WEIGHTS, **mask}), "model.onnx")
+    create()
+    restore(weights_file="pruned.onnx", modified_onnx_file="again.onnx")
+    np.testing.assert_array_equal(weights("again.onnx")["m"], mask["m"])
 
 
 @pytest.mark.parametrize("path", ["pruned_deploy_model.onnx", "pruned_fake_quant_model.onnx"])

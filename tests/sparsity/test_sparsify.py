@@ -141,12 +141,15 @@ def test_a_product_with_factors_of_its_own_goes_by_size(attributes: str) -> None
     source = parse(nodes, "float[n,8] x", "float[n,4] y", {"w": normal(4, 8), "b": normal(4)})
     result = amct_onnx.sparsify(source, [{"x": normal(64, 8)}])
     assert [layer.is_compensated for layer in result.report.layers] == [False]
-    assert "is not fitted" in result.report.layers[0].reason
+    assert (
+        result.report.layers[0].reason
+        == f"a Gemm with {attributes.replace(' = ', ' ').replace('.0', '')} is not fitted"
+    )
     np.testing.assert_array_equal(initializers(result.model.to_proto())["b"], normal(4))
 
 
 def shared_twice(second: str = "[b] y = MatMul(h, w)") -> ModelProto:
-    added = {"c": normal(8, seed=5)} if "c)" in second else {}
+    added = {"c": normal(8, seed=5)} if "c)" in second else {"v": normal(8, 8, seed=6)} if "v)" in second else {}
     return parse(
         f"[a] h = MatMul(x, w) {second}", "float[n,8] x", "float[n,8] y", {"w": normal(8, 8, seed=4) / 3, **added}
     )
@@ -162,6 +165,57 @@ def test_layers_that_share_a_weight_share_its_mask_which_the_record_holds_once()
     again = amct_onnx.restore_sparse(source, result.record)
     assert again.model.to_proto().SerializeToString() == result.model.to_proto().SerializeToString()
     assert [layer.zeros for layer in again.report.layers] == [32, 32]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weight", "kind"),
+    [
+        ("[line] y = Gemm(x, w, c)", (8, 4), "a Gemm whose C is not the same for every row"),
+        ("[line] y = MatMul(w, x)", (4, 8), "a MatMul whose first input is the weight"),
+        ("[line] y = MatMul(x, w)", (2, 8, 4), "a MatMul by a weight of 3 axes"),
+        ("e = Reshape(x, s) [line] y = ConvTranspose(e, w)", (8, 4, 1, 1), "a ConvTranspose"),
+    ],
+)
+def test_what_is_not_fitted_is_called_by_its_kind(nodes: str, weight: tuple[int, ...], kind: str) -> None:
+    used = {"w": normal(*weight), "c": normal(8, 4, seed=1), "s": np.array([1, 8, 2, 4])}
+    constants = {name: value for name, value in used.items() if f"{name})" in nodes or f"{name}," in nodes}
+    source = parse(nodes, "float[8,8] x", "float y", constants)
+    (layer,) = amct_onnx.sparsify(source, [{"x": normal(8, 8)}]).report.layers
+    assert layer.reason == f"{kind} is not fitted"
+
+
+def test_layers_that_stay_dense_are_named_where_a_weight_is_shared_no_more() -> None:
+    """A record of layers that share a weight names the first; of another model they may have one each."""
+    record = amct_onnx.sparsify(shared_twice()).record
+    parted = parse(
+        "[a] h = MatMul(x, w) [b] y = MatMul(h, v)",
+        "float[n,8] x",
+        "float[n,8] y",
+        {"w": normal(8, 8), "v": normal(8, 8, seed=1)},
+    )
+    restored = amct_onnx.restore_sparse(parted, record, structure_only=True)
+    assert (initializers(restored.model.to_proto())["v"] != 0).all()
+    (note,) = restored.report.notes
+    assert note.startswith("no weight goes of 'b': the record has no mask for it")
+    assert not amct_onnx.restore_sparse(shared_twice(), record, structure_only=True).report.notes
+
+
+def test_feeds_that_go_missing_are_told(caplog) -> None:
+    """Data that can be walked again holds the same feeds each time."""
+    feeds = [{"x": normal(16, 8, seed=seed)} for seed in range(8)]
+
+    class Shrinking:
+        def __init__(self, feeds_left: int) -> None:
+            self.left = feeds_left
+
+        def __iter__(self):
+            self.left -= 1
+            return iter(feeds[: max(self.left, 0)])
+
+    amct_onnx.sparsify(shared_twice("[b] y = MatMul(h, v)"), Shrinking(9), trial=False)
+    assert "feeds went missing: the data held 7 in one walk, 6 in a later one; give a list" in caplog.text
+    with pytest.raises(DataError, match="held no feed in a later walk; give a list"):
+        amct_onnx.sparsify(shared_twice("[b] y = MatMul(h, v)"), Shrinking(2), trial=False)
 
 
 def test_a_record_may_name_every_layer_that_shares_a_weight_but_with_one_mask() -> None:

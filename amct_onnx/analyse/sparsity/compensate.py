@@ -55,10 +55,21 @@ def why_not_compensated(layer: SparseLayer, layers: Mapping[str, SparseLayer], s
     if any(id(node) not in seen for node in nodes):
         return "it runs in a body, and what it is fed there is not seen"
     if layer.index != 1 or not has_view(layer.node):
-        return f"a {layer.op_type} of this kind is not fitted"
+        return f"{_kind(layer)} is not fitted"
     if len({sharing_key(node) for node in nodes}) > 1:
         return "layers share its weight that differ in bias or attributes"
     return ""
+
+
+def _kind(layer: SparseLayer) -> str:
+    """What sets a layer that has no view for fitting apart from those of its type."""
+    attributes, rank = layer.node.attrs, len(layer.axis.shape)
+    factors = [f"{name} {attributes[name]:g}" for name in ("alpha", "beta") if attributes.get(name, 1.0) != 1.0]
+    if layer.op_type == "Gemm":
+        return f"a Gemm with {' and '.join(factors)}" if factors else "a Gemm whose C is not the same for every row"
+    if layer.op_type == "MatMul":
+        return f"a MatMul by a weight of {rank} axes" if layer.index else "a MatMul whose first input is the weight"
+    return f"a {layer.op_type}"
 
 
 def compensate(

@@ -88,7 +88,7 @@ def restore_prune_retrain_model(
         open_files(log, function, model_file, inputs=inputs, outputs=outputs)
         sizes = _sizes(model_file, input_data)
         if config_defination is not None:
-            resolve_prune_config(model_file, config_defination, input_shapes=sizes, flow=Flow.PRUNE)
+            resolve_prune_config(model_file, config_defination, input_shapes=sizes, flow=Flow.PRUNE).check_removes()
         loaded = load_record(record_file)
         done = take_out_again(model_file, loaded, sizes)
         tell(log, done.notes)

@@ -17,6 +17,7 @@ from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.errors import RecordError
 from amct_onnx.graph import BuiltModel
 from amct_onnx.record import LoadedRecord, Record
+from amct_onnx.wording import counted
 
 Sizes = Mapping[str, tuple[int, ...]]
 
@@ -62,7 +63,7 @@ def take_out(model: str, config: RetrainConfig, sizes: Sizes | None) -> TakenOut
     undone = {*retrain_notes(config, channels=True), *retrain_notes(config, weights=True)}
     said = [note for note in (*first.report.notes, *second.report.notes) if note not in undone]
     return TakenOut(
-        second.model,
+        second.model.stored_like(first.model),
         replace(first.record, prune=(*first.record.prune, *second.record.prune)),
         tuple(dict.fromkeys((*retrain_notes(config, channels=True, weights=True), *said))),
         f"{_pruned_words(first.report)}; {_thin_words(second.report)}",
@@ -91,8 +92,8 @@ def take_out_again(model: Source, loaded: LoadedRecord, sizes: Sizes | None) -> 
 
 def _pruned_words(report: PruneReport) -> str:
     layers = sum(len(group.layers) for group in report.groups if group.removed)
-    return f"{layers} layers pruned, parameters {report.before.parameters} -> {report.after.parameters}"
+    return f"{counted(layers, 'layer')} pruned, parameters {report.before.parameters} -> {report.after.parameters}"
 
 
 def _thin_words(report: SparsifyReport) -> str:
-    return f"{len(report.layers)} layers thinned out, {report.zeros} of {report.weights} weights zero"
+    return f"{counted(len(report.layers), 'layer')} thinned out, {report.zeros} of {report.weights} weights zero"

@@ -26,6 +26,7 @@ from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.errors import RecordError, UsageError
 from amct_onnx.graph import BuiltModel, digest
 from amct_onnx.record import LayerRecord, LoadedRecord, Record, RecordHeader, WeightState, load_record
+from amct_onnx.wording import counted
 
 
 def restore(
@@ -61,17 +62,26 @@ def restore(
         built = _own(log, model_file, loaded)
     else:
         built = _with_weights(model_file, loaded, Path(weights_file))
-        trained = built.to_proto()
-        if not _is_of(loaded.record, trained, None):
+        trained = built.to_source()
+        if not _is_of(loaded.record, *trained):
             layers = _scales(log, function, trained, input_data, config, record_file)
-            record = replace(loaded.record, layers=layers, header=_header(loaded.record, trained))
+            record = replace(loaded.record, layers=layers, header=_header(loaded.record, digest(*trained)))
     write_both(built, modified_onnx_file, record, record_file)
-    scales = "scales kept" if record is None else f"scales of {len(record.layers)} layers found anew in {record_file}"
+    scales = (
+        "scales kept"
+        if record is None
+        else f"scales of {counted(len(record.layers), 'layer')} found anew in {record_file}"
+    )
     log.info("[%s]: saved in %s, %s", function, modified_onnx_file, scales)
 
 
 def _scales(
-    log: logging.Logger, function: str, trained: ModelProto, input_data: Any, config: RetrainConfig, record_file: str
+    log: logging.Logger,
+    function: str,
+    trained: tuple[ModelProto, Path | None],
+    input_data: Any,
+    config: RetrainConfig,
+    record_file: str,
 ) -> Mapping[str, LayerRecord]:
     """The entries of layers whose weights are not those that a record was made with."""
     if input_data is None:
@@ -80,7 +90,7 @@ def _scales(
             "scales are found anew; give a list of feeds"
         )
     given = FittingData(walkable(input_data, "finding scales"))
-    result = quantize_as_configured(trained, None, config, given, FORMS)
+    result = quantize_as_configured(*trained, config, given, FORMS)
     tell(log, result.report.notes)
     return result.record.layers
 
@@ -92,8 +102,8 @@ def _is_of(record: Record, proto: ModelProto, base_dir: Path | None) -> bool:
     return own is not None and own == digest(proto, base_dir)
 
 
-def _header(record: Record, trained: ModelProto) -> RecordHeader:
-    header, sha256 = record.header or RecordHeader(), digest(trained, None)
+def _header(record: Record, sha256: str) -> RecordHeader:
+    header = record.header or RecordHeader()
     if not record.prune:
         return replace(header, source_sha256=sha256)
     return replace(header, weights=WeightState.MODIFIED, modified_sha256=sha256)

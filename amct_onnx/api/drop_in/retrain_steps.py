@@ -21,6 +21,7 @@ from amct_onnx.graph import BuiltModel, ExternalNaming, build, import_model
 from amct_onnx.graph.files import replacing, write_model
 from amct_onnx.record import Record, format_record, load_record
 from amct_onnx.rewrite import OutputForm
+from amct_onnx.wording import counted
 
 FORMS = (OutputForm.ASCEND, OutputForm.FAKE_QUANT)
 _PLAN = ("record", "tensors")
@@ -58,7 +59,8 @@ def create(
     tell(log, _notes(done))
     built = done.result.modified or as_it_is(model_file)
     write_both(built, modified_onnx_file, done.result.record, record_file)
-    log.info("[%s]: %d layers quantized, saved in %s", function, len(done.result.record.layers), modified_onnx_file)
+    quantized = counted(len(done.result.record.layers), "layer")
+    log.info("[%s]: %s quantized, saved in %s", function, quantized, modified_onnx_file)
 
 
 def save(function: str, modified_onnx_file: str, record_file: str, save_path: str) -> None:

@@ -27,6 +27,7 @@ from amct_onnx.passes.locate import locate_layers
 from amct_onnx.record import LayerRecord, LoadedRecord, Record, RecordHeader, load_record, save_record
 from amct_onnx.rewrite import OutputForm, Prepared
 from amct_onnx.rewrite.quants import prepare_for
+from amct_onnx.wording import counted
 
 
 def save_model(modified_onnx_file: str, record_file: str, save_path: str) -> None:
@@ -150,7 +151,10 @@ def _fitted(prepared: Prepared, record: Record, path: str) -> Record:
     changed = [name for name, entry in layers.items() if entry != record.layers[name]]
     if changed:
         logging.getLogger("amct_onnx").info(
-            "%s: scale_w of %d layers, first '%s', is raised until the int32 bias fits", path, len(changed), changed[0]
+            "%s: scale_w of %s, first '%s', is raised until the int32 bias fits",
+            path,
+            counted(len(changed), "layer"),
+            changed[0],
         )
         stored = load_record(path).record
         save_record(replace(stored, layers={**stored.layers, **{name: layers[name] for name in changed}}), path)

@@ -18,7 +18,7 @@ from amct_onnx.errors import DataError, ModelError
 from amct_onnx.graph import BuiltModel, build, import_model, read_model
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.graph.parts import Constant
-from amct_onnx.graph.weights import StoredValues, Values
+from amct_onnx.graph.weights import StoredValues, Values, load_values
 from amct_onnx.record import LoadedRecord
 
 
@@ -31,17 +31,20 @@ def with_trained(built: BuiltModel, path: Path, loaded: LoadedRecord) -> BuiltMo
         loaded: the record.
 
     Raises:
-        DataError: the file cannot be read, or a weight of it is not the model's, in name, shape or type.
+        DataError: the file cannot be read or holds nothing, or a weight of it is not the model's, in name, shape or
+            type, or holds NaN or infinite values where the model's own has none.
     """
     trained = _with_weights(built, path)
     if not any(entry.selective_prune for entry in loaded.record.prune):
         return trained
     # Training elsewhere knows no masks.
-    return masked_by_record(trained.to_proto(), None, loaded.record, loaded.source)[0].built
+    return masked_by_record(*trained.to_source(), loaded.record, loaded.source)[0].built.stored_like(built)
 
 
 def _with_weights(built: BuiltModel, path: Path) -> BuiltModel:
     weights = _read(path)
+    if not weights:
+        raise DataError(f"{path}: it holds no weights; save those of the trained model there, by their names")
     built = _with_biases(built, weights)
     for name, values in weights.items():
         if name not in built.values:
@@ -55,8 +58,21 @@ def _with_weights(built: BuiltModel, path: Path) -> BuiltModel:
                 f"{path}: '{name}' is {_words(*found)}, but the model has {_words(*wanted)}; give the weights of "
                 "the model that was made by this record"
             )
+        _check_finite(path, name, values, own._values)
     replaced = {name: Constant(name, values) for name, values in weights.items()}
     return replace(built, values={**built.values, **replaced})
+
+
+def _check_finite(path: Path, name: str, values: Values, own: Values) -> None:
+    """Training that diverged leaves such values; a mask of the model's own may hold them."""
+    found = load_values(values)
+    if found.dtype.kind != "f" or np.isfinite(found).all() or not np.isfinite(load_values(own)).all():
+        return
+    bad = int(np.count_nonzero(~np.isfinite(found)))
+    raise DataError(
+        f"{path}: {bad} of the {found.size} values of '{name}' are NaN or infinite, as training that diverged leaves "
+        "them; give the weights of an earlier step"
+    )
 
 
 def _with_biases(built: BuiltModel, weights: Mapping[str, Values]) -> BuiltModel:
@@ -64,12 +80,12 @@ def _with_biases(built: BuiltModel, weights: Mapping[str, Values]) -> BuiltModel
     wanted = {name: values for name, values in weights.items() if name not in built.values and name.endswith(".bias")}
     if not wanted:
         return built
-    model = import_model(built.to_proto())
+    model = import_model(*built.to_source())
     for node in model.nodes():
         values = wanted.get(f"{node.name}.bias")
         if values is not None and spec_of(node).has_record and takes_bias(node, math.prod(values.shape)):
             set_bias(model, node, np.zeros(values.shape))
-    return build(model)
+    return build(model).stored_like(built)
 
 
 def _read(path: Path) -> dict[str, Values]:

@@ -60,6 +60,7 @@ class RetrainConfig:
         force_fp16_quant: whether scales are rounded to float16.
         asks_pruning: whether it has a block that prunes channels, for whatever layer.
         asks_sparsity: whether it has one that thins weights out.
+        asks_quantization: whether it has one that quantizes.
         source: the file.
         warnings: what reading and resolving found.
     """
@@ -69,6 +70,7 @@ class RetrainConfig:
     force_fp16_quant: bool = False
     asks_pruning: bool = True
     asks_sparsity: bool = False
+    asks_quantization: bool = field(default=False, compare=False)
     source: str = field(default="", compare=False)
     warnings: tuple[Finding, ...] = field(default=(), compare=False)
 
@@ -82,8 +84,7 @@ class RetrainConfig:
         if found:
             return found
         if self.asks_pruning:
-            why = _first_of(layer.why_whole for layer in self.layers.values())
-            raise ConfigError(f"{self.source} leaves no layer to prune ({why}); {_SKIP_FEWER}")
+            raise ConfigError(f"{self._no_layer_to_prune()}; {_SKIP_FEWER}")
         if self.asks_sparsity:
             raise ConfigError(
                 f"{self.source} asks for 4:2 sparsity alone (n_out_of_m_pruner), which `amct_onnx sparsify` applies; "
@@ -101,8 +102,7 @@ class RetrainConfig:
         if found:
             return found
         if self.asks_sparsity:
-            why = _first_of(layer.why_dense for layer in self.layers.values())
-            raise ConfigError(f"{self.source} leaves no layer to thin out ({why}); {_SKIP_FEWER}")
+            raise ConfigError(f"{self._no_layer_to_thin_out()}; {_SKIP_FEWER}")
         if self.asks_pruning:
             raise ConfigError(
                 f"{self.source} prunes channels alone (filter_pruner), which `amct_onnx prune` applies; "
@@ -121,8 +121,23 @@ class RetrainConfig:
     def check_quantizes(self) -> None:
         """Raise :class:`ConfigError` where no layer is quantized."""
         if not self.quantized():
-            why = _first_of(layer.why_float for layer in self.layers.values())
-            raise ConfigError(f"{self.source} leaves no layer to quantize ({why}); {_SKIP_FEWER}")
+            raise ConfigError(f"{self._no_layer_to_quantize()}; {_SKIP_FEWER}")
+
+    def idle_parts(self) -> tuple[str, ...]:
+        """What it asks for although it leaves no layer for it: a sentence for each of channels, weights and scales."""
+        channels = [self._no_layer_to_prune()] if self.asks_pruning and not self.with_pruning() else []
+        weights = [self._no_layer_to_thin_out()] if self.asks_sparsity and not self.sparse() else []
+        scales = [self._no_layer_to_quantize()] if self.asks_quantization and not self.quantized() else []
+        return (*channels, *weights, *scales)
+
+    def _no_layer_to_prune(self) -> str:
+        return f"{self.source} leaves no layer to prune ({_first_of(one.why_whole for one in self.layers.values())})"
+
+    def _no_layer_to_thin_out(self) -> str:
+        return f"{self.source} leaves no layer to thin out ({_first_of(one.why_dense for one in self.layers.values())})"
+
+    def _no_layer_to_quantize(self) -> str:
+        return f"{self.source} leaves no layer to quantize ({_first_of(one.why_float for one in self.layers.values())})"
 
     def with_pruning(self) -> dict[str, FilterPruning]:
         """The layers whose channels are pruned; maybe none."""

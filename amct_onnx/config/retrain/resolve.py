@@ -51,6 +51,7 @@ def resolve_retrain(request: RetrainRequest, facts: RetrainFacts, flow: Flow = F
         force_fp16_quant=request.force_fp16_quant,
         asks_pruning=any(isinstance(options, FilterPruning) for options in asked),
         asks_sparsity=any(isinstance(options, SelectivePruning) for options in asked),
+        asks_quantization=any(wishes.data or wishes.weight for wishes in blocks),
         source=request.source,
         warnings=tuple(dict.fromkeys(findings)),
     )
