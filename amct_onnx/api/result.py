@@ -165,6 +165,10 @@ class CompressionResult:
         """
         built = {known.value: model for known, model in self.models.items()}
         wanted = form.value if isinstance(form, OutputForm) else form
+        if not built:
+            raise UsageError(
+                "the result holds no quantized model, since no layer was quantized; `modified` is the float one"
+            )
         if wanted not in built:
             raise UsageError(f"the result holds no '{wanted}' model, only {', '.join(built)}; name it in formats")
         return built[wanted].to_proto()

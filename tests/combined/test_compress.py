@@ -232,6 +232,8 @@ def test_skipped_layers_stay_float(done) -> None:
 def test_a_config_without_quantization_gives_the_modified_model_alone(done, tmp_path) -> None:
     found = done(SPARSE).result
     assert not found.models
+    with pytest.raises(UsageError, match="no layer was quantized; `modified` is the float one"):
+        found.model("qdq")
     paths = found.save(tmp_path / "out" / "m")
     assert set(paths) == {"modified", "record"}
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["m_modified_model.onnx", "m_record.txt"]

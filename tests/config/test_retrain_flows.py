@@ -115,7 +115,8 @@ def test_a_block_prunes_in_one_way(first: str, flow: Flow) -> None:
     inner = {name: text.removeprefix("prune_config {").removesuffix("}") for name, text in kinds.items()}
     last, other = sorted(kinds, key=lambda name: kinds[name] == first)
     text = f"prune_config {{\n{inner[other]}\n{inner[last]} }}"
-    words = f"line 3: prune_config holds {last} and, on line 2, {other}, but a block prunes in one way; delete one"
+    words = f"line 3: prune_config holds {last} and, on line 2, {other}, but a block prunes in one way; "
+    words += "delete one, or give it to some layers in an override"
     with pytest.raises(ConfigError, match=words):
         resolve_retrain(parse_retrain_request(text), FACTS, flow)
     both = resolve_retrain(

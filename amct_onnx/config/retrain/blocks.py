@@ -44,8 +44,8 @@ class BlockReader:
     def _pruning(self, block: Block) -> Pruning:
         for other, line in block.replaced.items():
             name = next(iter(block.fields))
-            message = f"{PRUNE} holds {name} and, on line {line}, {other}, but a block prunes in one way; delete one"
-            self.fault(block.line_of(name), message)
+            both = f"{PRUNE} holds {name} and, on line {line}, {other}, but a block prunes in one way"
+            self.fault(block.line_of(name), f"{both}; delete one, or give it to some layers in an override")
         selective: Block | None = block.get("n_out_of_m_pruner")
         if selective is not None:
             return self._selective(selective)
