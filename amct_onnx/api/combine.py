@@ -93,6 +93,7 @@ def compress(
         progress: wraps the iterator of feeds of every walk over the data.
 
     Raises:
+        NothingToCompressError: no step did anything to any layer; a step that alone did nothing is told in a note.
         AmctError: see :mod:`amct_onnx.errors`.
     """
     if data is None:
@@ -119,12 +120,12 @@ def compress(
     idle = (*resolved.idle_parts(), *removal.idle, *unfit)
     if left.built is None and not result.models:
         raise NothingToCompressError("; ".join(idle))
-    samples = source.samples if trial else ()
-    if left.built is None or result.models:
+    if result.models or left.built is None:
         timed = {OutputForm.QDQ} if target is QdqTarget.ONNXRUNTIME else set()
-        trials = try_models(whole, base_dir, result.models, samples, timed=timed)
+        trials = try_models(whole, base_dir, result.models, source.samples if trial else (), timed=timed)
     else:
-        trials = try_modified(whole, base_dir, left.built, samples, is_timed=removal.pruned is not None)
+        is_smaller = removal.pruned is not None
+        trials = try_modified(whole, base_dir, left.built, source.samples if trial else (), is_timed=is_smaller)
     header = RecordHeader(source_sha256=digest(whole, base_dir), weights=left.state)
     if left.built is not None:
         header = replace(header, modified_sha256=digest(left.proto, left.base_dir))
