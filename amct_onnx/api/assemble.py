@@ -17,6 +17,7 @@ from amct_onnx.record import LoadedRecord, Record
 from amct_onnx.rewrite import OutputForm, Prepared, rewrite_all
 from amct_onnx.rewrite.forms import body_result_quants, qdq_obstacle
 from amct_onnx.rewrite.quants import record_quants, shared_input_notes, tensor_quants
+from amct_onnx.wording import counted
 
 
 def assemble(
@@ -145,7 +146,7 @@ def _recurrent_notes(
         if qdq_recurrent
         else ("no runtime has integer kernels for them; --qdq-recurrent quantizes them for size")
     )
-    return (f"{len(stay)} recurrent layers, like '{stay[0]}', stay float in the QDQ model, since {reason}",)
+    return (f"{counted(len(stay), 'recurrent layer')}, like '{stay[0]}', stay float in the QDQ model, since {reason}",)
 
 
 def _input_summaries(prepared: Prepared, inputs: Mapping[str, TensorQuant]) -> tuple[InputSummary, ...]:
@@ -177,7 +178,7 @@ def _float_in_qdq(
         if obstacle is not None:
             names.setdefault(obstacle, []).append(layer.name)
     return [
-        f"{len(found)} layers, like '{found[0]}', stay float in the QDQ model: {reason}"
+        f"{counted(len(found), 'layer')}, like '{found[0]}', stay float in the QDQ model: {reason}"
         for reason, found in names.items()
     ]
 

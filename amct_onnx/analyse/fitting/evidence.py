@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from amct_onnx.analyse.fitting.moments import Moments
 from amct_onnx.errors import DataError
+from amct_onnx.wording import counted
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def data_notes(found: Mapping[str, Evidence]) -> Iterator[str]:
     if dirty:
         name, first = next(iter(dirty.items()))
         yield (
-            f"rows with NaN or infinite values were left out, of {len(dirty)} layers, first of '{name}' "
+            f"rows with NaN or infinite values were left out, of {counted(len(dirty), 'layer')}, first of '{name}' "
             f"({first.left_out} of {first.rows + first.left_out}), in {first.first_left_out}; check the data"
         )
     few = {name: one for name, one in found.items() if one.rows < one.columns}
@@ -68,7 +69,7 @@ def data_notes(found: Mapping[str, Evidence]) -> Iterator[str]:
         name = min(few, key=lambda name: few[name].rows / few[name].columns)
         least = few[name]
         yield (
-            f"the data holds fewer rows than columns for {len(few)} of {len(found)} layers, least for '{name}': "
-            f"{least.rows} rows for {least.columns} columns, {least.rows / least.columns:.2g} per column; what is "
+            f"the data holds fewer rows than columns for {len(few)} of {counted(len(found), 'layer')}, "
+            f"least for '{name}': {least.rows} rows for {least.columns} columns, {least.rows / least.columns:.2g} per column; what is "
             "chosen or fitted there may not hold on other data: give more feeds"
         )

@@ -20,6 +20,7 @@ from amct_onnx.errors import AmctError, DataError
 from amct_onnx.graph.shapes import infer_infos
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, input_specs, open_session
+from amct_onnx.wording import counted
 
 _PROBES = 3
 """Feeds on which losses are measured."""
@@ -106,8 +107,8 @@ class FoundShapes:
             return ""
         at = f" at {input_shape_text(taken)}" if taken else ""
         return (
-            f"sizes of {len(self.missing)} tensors are not known, first of '{self.missing[0]}', and channels are not "
-            f"followed through them, since the model does not run{at} ({self.failure}); give sizes at which it runs "
+            f"sizes of {counted(len(self.missing), 'tensor')} are not known, first of '{self.missing[0]}', and channels are "
+            f"not followed through them, since the model does not run{at} ({self.failure}); give sizes at which it runs "
             "with --input-shape (input_shapes), or --data"
         )
 
