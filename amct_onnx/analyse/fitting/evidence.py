@@ -69,7 +69,7 @@ def data_notes(found: Mapping[str, Evidence]) -> Iterator[str]:
         name = min(few, key=lambda name: few[name].rows / few[name].columns)
         least = few[name]
         yield (
-            f"the data holds fewer rows than columns for {len(few)} of {counted(len(found), 'layer')}, "
-            f"least for '{name}': {least.rows} rows for {least.columns} columns, {least.rows / least.columns:.2g} per column; what is "
-            "chosen or fitted there may not hold on other data: give more feeds"
+            f"the data holds fewer rows than columns for {len(few)} of {counted(len(found), 'layer')}, least for "
+            f"'{name}': {least.rows} rows for {least.columns} columns, {least.rows / least.columns:.2g} per column; "
+            "what is chosen or fitted there may not hold on other data: give more feeds"
         )

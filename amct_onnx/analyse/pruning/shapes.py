@@ -107,8 +107,9 @@ class FoundShapes:
             return ""
         at = f" at {input_shape_text(taken)}" if taken else ""
         return (
-            f"sizes of {counted(len(self.missing), 'tensor')} are not known, first of '{self.missing[0]}', and channels are "
-            f"not followed through them, since the model does not run{at} ({self.failure}); give sizes at which it runs "
+            f"sizes of {counted(len(self.missing), 'tensor')} are not known, first of '{self.missing[0]}', and "
+            f"channels are not followed through them, since the model does not run{at} ({self.failure}); give sizes at "
+            "which it runs "
             "with --input-shape (input_shapes), or --data"
         )
 
