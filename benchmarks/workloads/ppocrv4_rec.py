@@ -19,6 +19,7 @@ HEIGHT = 48
 LEAST_WIDTH = 320
 CALIBRATION_SEED, EVALUATION_SEED = 48, 320
 CALIBRATION_COUNT = 100
+FITTING_COUNT = 400
 EVALUATION_COUNT = 1000
 BLANK = 0
 
@@ -48,8 +49,11 @@ class Ppocrv4Rec(ExactWorkload):
 
     def calibration_feeds(self) -> list[Feed]:
         """Return lines of other text, each as wide as it is."""
-        judged = frozenset(line.text for line in draw_lines(EVALUATION_COUNT, EVALUATION_SEED))
-        return [_feed(line) for line in draw_lines(CALIBRATION_COUNT, CALIBRATION_SEED, exclude=judged)]
+        return _others(CALIBRATION_COUNT)
+
+    def fitting_feeds(self) -> list[Feed]:
+        """Return more of them: two of four weights chosen on 100 lines lose three times as many lines."""
+        return _others(FITTING_COUNT)
 
     def evaluation_feeds(self) -> list[Feed]:
         """Return the judged lines."""
@@ -69,6 +73,11 @@ class Ppocrv4Rec(ExactWorkload):
     def truth(self) -> Array:
         """Return the drawn texts."""
         return np.array([line.text for line in self._lines], object)
+
+
+def _others(count: int) -> list[Feed]:
+    judged = frozenset(line.text for line in draw_lines(EVALUATION_COUNT, EVALUATION_SEED))
+    return [_feed(line) for line in draw_lines(count, CALIBRATION_SEED, exclude=judged)]
 
 
 def _feed(line: TextLine) -> Feed:
