@@ -52,7 +52,7 @@ class Ppocrv4Rec(ExactWorkload):
         return _others(CALIBRATION_COUNT)
 
     def fitting_feeds(self) -> list[Feed]:
-        """Return more of them: two of four weights chosen on 100 lines lose three times as many lines."""
+        """Return more of them: two of four weights chosen on 100 lines lose twice as many."""
         return _others(FITTING_COUNT)
 
     def evaluation_feeds(self) -> list[Feed]:
