@@ -7,6 +7,7 @@ import pytest
 from onnx import ModelProto
 
 import amct_onnx
+from amct_onnx.analyse.fitting.refit import RefitLayer, _other_operands
 from amct_onnx.analyse.fitting.targets import other_operands
 from tests.models import Array, imported, node_named, normal, parse, run
 
@@ -88,3 +89,14 @@ def test_a_mask_of_infinities_loses_nothing() -> None:
     result = amct_onnx.prune(source, feeds(), ratio=0.5)
     assert set(result.report.fitted) == {"narrow", "wide"}
     assert not any("left out" in note for note in result.report.notes)
+
+
+def test_what_layers_that_are_one_give_is_not_final_before_they_are_fitted() -> None:
+    body = """[a] p = MatMul(x, k) [b] r = MatMul(x, k) y0 = Add(p, r) [wide] t = MatMul(y0, q) y1 = MatMul(r, q)
+              y = Add(t, y1)"""
+    model = imported(two_branches(body))
+    wide, *shared = (node_named(model, name) for name in ("wide", "a", "b"))
+    one = RefitLayer(shared[0], np.ones(8, np.bool_), (shared[1],))
+    last = RefitLayer(wide, np.ones(3, np.bool_))
+    assert _other_operands(model, [[one], [last]]) == {"wide": "y1"}
+    assert _other_operands(model, [[last], [one]]) == {}

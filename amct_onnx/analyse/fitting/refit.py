@@ -94,7 +94,7 @@ def refit(
     """
     size = max(1, -(-len(layers) // walks))
     stages = [layers[begin : begin + size] for begin in range(0, len(layers), size)]
-    others = other_operands(model.graph, [[layer.node for layer in stage if not layer.others] for stage in stages])
+    others = _other_operands(model, stages)
     both = Resumed(), Resumed()
     found: dict[str, Evidence] = {}
     for stage, following in zip_longest(stages, stages[1:], fillvalue=()):
@@ -111,6 +111,13 @@ def refit(
             found |= {str(node.name): evidence(moments, is_fitted=is_fitted, lost=lost) for node in layer.nodes}
     check_finite(found)
     return found
+
+
+def _other_operands(model: Model, stages: Sequence[Sequence[RefitLayer]]) -> dict[str, str]:
+    """See :func:`other_operands`; layers that are one stand in several sums, and are fitted to their own results."""
+    found = other_operands(model.graph, [[node for layer in stage for node in layer.nodes] for stage in stages])
+    alone = {str(layer.node.name) for stage in stages for layer in stage if not layer.others}
+    return {name: other for name, other in found.items() if name in alone}
 
 
 def _watched(layers: Sequence[RefitLayer], which: int) -> frozenset[str]:
