@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -201,10 +200,8 @@ def test_layers_that_stay_dense_are_named_where_a_weight_is_shared_no_more() -> 
     assert not amct_onnx.restore_sparse(shared_twice(), record, structure_only=True).report.notes
 
 
-def test_feeds_that_go_missing_are_told(caplog, monkeypatch) -> None:
+def test_feeds_that_go_missing_are_told(caplog) -> None:
     """Data that can be walked again holds the same feeds each time."""
-    # A command that ran before keeps what is logged to itself.
-    monkeypatch.setattr(logging.getLogger("amct_onnx"), "propagate", True)
     feeds = [{"x": normal(16, 8, seed=seed)} for seed in range(8)]
 
     class Shrinking:
