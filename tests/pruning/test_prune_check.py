@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from amct_onnx.api.prune_check import check_runs
@@ -36,3 +37,28 @@ def test_a_shape_that_fits_one_batch_only_is_found() -> None:
     fixed.graph.initializer[1].int64_data.extend([2, 3])
     with pytest.raises(ModelError, match="does not run"):
         check_runs(build(imported(fixed)), SOURCE, None, FEED)
+
+
+BOXES = "s = MatMul(x, w) t = Transpose<perm=[0, 2, 1]>(s) y = NonMaxSuppression(b, t, most, least, floor)"
+BOX_SCALARS = {
+    "w": np.eye(2, dtype=np.float32),
+    "b": np.array([[[0, 0, 1, 1], [5, 5, 6, 6]]], np.float32),
+    "most": np.array([9]),
+    "least": np.array([0.5], np.float32),
+    "floor": np.array([0.5], np.float32),
+}
+"""Each of two boxes counts for each of two classes whose score is above a half."""
+
+
+def test_the_number_of_boxes_found_is_no_shape_that_must_stay() -> None:
+    source = parse(BOXES, "float[1,2,2] x", "int64[found,3] y", BOX_SCALARS)
+    fewer = parse(BOXES, "float[1,2,2] x", "int64[found,3] y", BOX_SCALARS | {"w": np.zeros((2, 2), np.float32)})
+    check_runs(build(imported(fewer)), source, None, {"x": np.ones((1, 2, 2), np.float32)})
+
+
+def test_what_such_a_model_declares_fixed_must_stay() -> None:
+    source = parse(BOXES, "float[1,2,2] x", "int64[found,3] y", BOX_SCALARS)
+    nodes = f"{BOXES.replace('y =', 'z =')} y = Concat<axis=1>(z, z)"
+    wider = parse(nodes, "float[1,2,2] x", "int64[found,k] y", BOX_SCALARS)
+    with pytest.raises(ModelError, match=r"shapes \[\[\(\d+, 6\)\]\]"):
+        check_runs(build(imported(wider)), source, None, {"x": np.ones((1, 2, 2), np.float32)})
