@@ -50,11 +50,7 @@ def check_runs(built: BuiltModel, proto: ModelProto, base_dir: Path | None, feed
         raise ModelError(
             f"the pruned model does not run: {error}; skip the layers before that node, and report the model"
         ) from error
-    if any(
-        not _agree(*shapes, axes)
-        for results in zip(wanted, got, strict=True)
-        for *shapes, axes in zip(*results, compared, strict=True)
-    ):
+    if not all(_agree(*shapes, compared) for shapes in zip(wanted, got, strict=True)):
         raise ModelError(
             f"results of the pruned model have shapes {got}, not {wanted}; skip the last layers, and report the model"
         )
@@ -76,10 +72,14 @@ def _fixed(declared: TypeProto.Tensor) -> list[int]:
     return [axis for axis, dim in enumerate(declared.shape.dim) if dim.HasField("dim_value")]
 
 
-def _agree(wanted: Shape, got: Shape, axes: Axes) -> bool:
-    if axes is None:
-        return wanted == got
-    return all(wanted[axis : axis + 1] == got[axis : axis + 1] for axis in axes)
+def _agree(wanted: Sequence[Shape], got: Sequence[Shape], compared: Sequence[Axes]) -> bool:
+    """Whether the results of one run have the shapes that they should have."""
+    for want, have, axes in zip(wanted, got, compared, strict=True):
+        if axes is None and want != have:
+            return False
+        if any(want[axis : axis + 1] != have[axis : axis + 1] for axis in axes or ()):
+            return False
+    return True
 
 
 def _smaller(session: InferenceSession, feed: Feed) -> list[Feed]:
