@@ -253,7 +253,7 @@ def _taken_out(prunable: Prunable, units: LabelArray, source: PruneSource) -> Bu
     return build(prunable.model)
 
 
-_NO_LAYER = "its main graph has no Conv, Gemm or MatMul in float (those in bodies of Loop and Scan are not pruned)"
+_NO_LAYER = "it has no Conv, Gemm or MatMul in float"
 
 
 def _reasons(plans: Sequence[GroupPlan], source: PruneSource) -> str:

@@ -35,13 +35,12 @@ def check_runs(built: BuiltModel, proto: ModelProto, base_dir: Path | None, feed
         ModelError: it does not run, or its results have other shapes.
     """
     source = open_session(proto, base_dir=base_dir)
-    feeds = [feed, *_smaller(source, feed)]
     compared = _compared(proto, tensor_outputs(source))
-    wanted = [shapes for one in feeds if (shapes := _shapes(source, one)) is not None]
+    tried = [(one, _shapes(source, one)) for one in (feed, *_smaller(source, feed))]
     del source
-    if len(wanted) < len(feeds):
-        # Values were drawn at random, and the float model itself refuses them.
-        feeds = feeds[: len(wanted)]
+    # Values may be drawn at random, and the float model itself refuse them.
+    feeds = [one for one, shapes in tried if shapes is not None]
+    wanted = [shapes for _, shapes in tried if shapes is not None]
     try:
         session = open_session(built)
         names = tensor_outputs(session)

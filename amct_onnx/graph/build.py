@@ -190,10 +190,12 @@ def _write_graph(graph: Graph, proto: GraphProto, outputs: set[int], values: dic
     proto.output.MergeFrom(source.output)
     for info, tensor in zip(proto.output, graph.outputs, strict=True):
         info.name = tensor.name
-        if values is None and info.name in graph.retyped:
-            # What a body gives is its own affair; the main graph's outputs are as they were.
-            for size in info.type.tensor_type.shape.dim:
-                size.Clear()
+    if values is None:
+        # What a body takes and gives is its own affair; the main graph's inputs and outputs are as they were.
+        for info in (*proto.input, *proto.output):
+            if info.name in graph.retyped:
+                for size in info.type.tensor_type.shape.dim:
+                    size.Clear()
     stale = rewritten | graph.retyped
     proto.value_info.extend(info for info in source.value_info if info.name not in stale)
 

@@ -10,6 +10,7 @@ import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from amct_onnx.graph.light import lighten
+from amct_onnx.graph.loop_shapes import infer_with_loops
 from amct_onnx.graph.protos import node_bodies
 
 Shape = tuple[int | str | None, ...]
@@ -67,7 +68,7 @@ def infer_infos(
     for info in light.graph.output:
         info.type.tensor_type.ClearField("shape")
     _fix(light, fed or {})
-    light = _infer(light)
+    light = infer_with_loops(light, _infer) if bodies else _infer(light)
     found: dict[str, ValueInfoProto] = {}
     doubtful: set[str] = set()
     for graph in _graphs(light.graph) if bodies else [light.graph]:

@@ -22,8 +22,8 @@ from amct_onnx.passes.fold_weights import FoldWeights
 from amct_onnx.passes.pruning.groups import Group, find_groups, positions, units_at
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.remove import RemoveChannels
-from amct_onnx.passes.pruning.rules import RULES
-from amct_onnx.passes.pruning.walk import Flow, Reader, Shapes, follow
+from amct_onnx.passes.pruning.rules import rules_of
+from amct_onnx.passes.pruning.walk import Flow, Reader, Rule, Shapes, follow
 from amct_onnx.record import PruneNode, PruneRecord
 
 
@@ -70,7 +70,7 @@ def open_prunable(
     """
     model = open_layers(proto, base_dir)
     settle_types(model)
-    flow = follow(model, shapes, RULES, declared=declared_sizes(proto, base_dir), kept=kept)
+    flow = follow(model, shapes, rules_of(model.opset), declared=declared_sizes(proto, base_dir), kept=kept)
     found = Prunable(model, flow, tuple(find_groups(flow)))
     passed = _kept_by_carriers(found, kept) if kept else {}
     return open_prunable(proto, base_dir, shapes, {**(kept or {}), **passed}) if passed else found
@@ -105,14 +105,14 @@ def _kept_by_carriers(prunable: Prunable, kept: Mapping[str, str]) -> dict[str, 
 
 def layers_in_loops(model: Model) -> dict[str, str]:
     """Layers in bodies that channels are not followed through -> the control-flow node outside of branches."""
-    return dict(_in_loops(model.graph))
+    return dict(_in_loops(model.graph, rules_of(model.opset)))
 
 
-def _in_loops(graph: Graph) -> Iterator[tuple[str, str]]:
+def _in_loops(graph: Graph, rules: Mapping[str, Rule]) -> Iterator[tuple[str, str]]:
     for node in graph.control_nodes:
         for body in bodies_of(node):
-            if is_standard(node) and node.op in RULES:
-                yield from _in_loops(body)
+            if is_standard(node) and node.op in rules:
+                yield from _in_loops(body, rules)
                 continue
             layers = [inner for each in with_bodies(body) for inner in each.nodes if spec_of(inner).has_record]
             yield from ((str(layer.name), f"{node.op} '{node.name}'") for layer in layers)

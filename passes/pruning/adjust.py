@@ -286,6 +286,43 @@ class Unread:
 
 
 @dataclass(frozen=True, eq=False)
+class Picked:
+    """Of a computed input the positions that stay are picked in front of the node.
+
+    Attributes:
+        node: the reader.
+        index: which input.
+        axes: axis of the input -> labels of its positions.
+    """
+
+    node: Node
+    index: int
+    axes: Mapping[int, LabelArray]
+
+    def concerned(self) -> list[LabelArray]:
+        """The labels it depends on."""
+        return list(self.axes.values())
+
+    def apply(self, model: Model, keep: Keep) -> None:
+        """Make the change."""
+        tensor = self.node.inputs[self.index]
+        nodes: list[Node] = []
+        for axis, labels in self.axes.items():
+            kept = keep(labels)
+            if kept.all():
+                continue
+            name = f"{tensor.name}.kept{axis}"
+            picked = model.new_tensor(name, tensor.dtype)
+            positions = model.add_constant(f"{name}.positions", np.flatnonzero(kept).astype(np.int64))
+            nodes.append(Node("Gather", name, {"axis": axis}, [tensor, positions], [picked]))
+            tensor = picked
+        replace_input(self.node, self.index, tensor)
+        editor = Editor(model)
+        editor.insert_before(self.node, nodes)
+        editor.commit()
+
+
+@dataclass(frozen=True, eq=False)
 class SplitSizes:
     """The sizes of a Split's results, wherever they stand."""
 

@@ -27,6 +27,8 @@ from amct_onnx.passes.pruning.sizes import Size, Sizes, computed_sizes, constant
 
 _SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Resize": 3}
 """Operators whose rules look at every entry of the shape that they are given -> which input that is."""
+_CARRYING = frozenset({"Loop", "Scan"})
+"""Operators in whose bodies nobody sees what an input holds."""
 
 Shapes = Mapping[str, Sequence[int | str | None]]
 
@@ -164,6 +166,11 @@ class Walk:
         known = [size for size in sizes or () if isinstance(size, int)]
         return tuple(known) if sizes is not None and len(known) == len(sizes) else None
 
+    def fixed_axes(self, tensor: Tensor, rank: int) -> set[int]:
+        """Which axes of a tensor have one length whatever is fed."""
+        declared = self._declared.get(tensor.name) or ()
+        return {axis for axis, size in enumerate(declared) if isinstance(size, int)} if len(declared) == rank else set()
+
     def set(self, tensor: Tensor, layout: Sequence[Axis]) -> None:
         """Say what the axes of a result are."""
         if any(map(has_labels, layout)):
@@ -230,6 +237,9 @@ class Walk:
         for index, tensor in enumerate(node.inputs):
             sizes = self._sizes.get(id(tensor))
             if index == _SHAPE_INPUTS.get(node.op) or sizes is None or not sizes.counted:
+                continue
+            if node.op in _CARRYING:
+                self.fix(tensor, f"{node.op} '{node.name}': it carries on what is computed from their number")
                 continue
             self.freeze(node, index)
             if node.inputs[index] is tensor:

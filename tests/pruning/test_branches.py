@@ -120,9 +120,31 @@ def test_names_that_mean_two_sizes_are_not_followed() -> None:
         assert run(pruned, {"x": normal(2, 5), "c": np.array(flag)})[0].shape == (2, 3)
 
 
-def test_layers_in_a_loop_are_named() -> None:
-    expected = ("layers in bodies are not pruned: 'inside' in that of Loop 'steps'",)
-    assert prune_groups(LOOPED).notes == expected
-    result = amct_onnx.prune(LOOPED, ratio=0.5)
-    assert result.report.notes == expected
-    assert [group.removed for group in result.report.groups] == [4, 0]
+def test_layers_in_a_loop_keep_what_the_model_gives() -> None:
+    result = amct_onnx.prune(LOOPED, [{"x": feed["x"]} for feed in feeds()], ratio=0.5, importance="energy")
+    assert [(group.layers, group.removed) for group in result.report.groups] == [
+        (("first",), 4),
+        (("last",), 0),
+        (("inside",), 0),
+    ]
+    assert {group.reason for group in result.report.groups[1:]} == {"it is the model's output 'y'"}
+    assert run(result.model, {"x": normal(2, 5)})[0].shape == (2, 3)
+
+
+def test_a_loop_counts_for_one_run() -> None:
+    assert prune_groups(LOOPED).before.multiply_adds == 5 * 8 + 8 * 3 + 3 * 3
+
+
+def test_layers_in_a_scan_with_a_batch_axis_are_named() -> None:
+    source = parse(
+        """[first] s = MatMul(x, w)
+           end, y = Scan<num_scan_inputs = 1, body = d (float[8] a, float[8] step) => (float[8] b, float[3] each) {
+               b = Add(a, step) [inside] each = MatMul(b, v) }>(, start, s)""",
+        "float[2,4,5] x, float[2,8] start",
+        "float[2,4,3] y",
+        {"w": WEIGHTS["w"], "v": WEIGHTS["v"]},
+        opset=8,
+    )
+    report = prune_groups(source)
+    assert report.notes[-1] == "layers in bodies are not pruned: 'inside' in that of Scan 'Scan_1'"
+    assert [group.reason for group in report.groups] == ["Scan 'Scan_1': pruning has no rule for this operator"]

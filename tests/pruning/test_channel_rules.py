@@ -372,6 +372,111 @@ CASES = {
            y = Relu(t)""",
         {**W, "u": conv(8, 8, seed=117), "v3": conv(4, 8, seed=120), "no": np.array(False)},
     ),
+    "carried through a loop": Case(
+        """[first] s = Conv(x, w)
+           t = Loop(times, , s) < body = d (int64 i, bool go, float[n,8,h,k] a) => (bool on, float[n,8,h,k] b) {
+               on = Identity(go) [inner] r = Conv(a, u) q = Add(r, s) b = Tanh(q) }>
+           [last] y = Conv(t, v)""",
+        {**W, "u": conv(8, 8, seed=121), "times": np.array(3)},
+        ("first", "inner"),
+    ),
+    "a loop that begins with zeros of a computed shape": Case(
+        """h0 = Shape(x) n = Slice(h0, zero, one) to = Concat<axis = 0>(n, eight) none = ConstantOfShape(to)
+           last, all = Loop(times, , none) < body = d (int64 i, bool go, float[n,8] a) => (
+               bool on, float[n,8] b, float[n,8] copy) {
+               on = Identity(go) [first] p = MatMul(x, w1) [again] r = MatMul(a, u1) q = Add(p, r) b = Tanh(q)
+               copy = Identity(b) }>
+           [last] z = MatMul(last, v1) [each] zs = MatMul(all, v1) y = Add(zs, z)""",
+        {
+            "w1": normal(5, 8, seed=122),
+            "u1": normal(8, 8, seed=123),
+            "v1": normal(8, 4, seed=124),
+            "eight": ints(8),
+            "times": np.array(3),
+            **AT,
+        },
+        ("first", "again"),
+        inputs="float[n,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "a loop that begins with a constant": Case(
+        """t, c = Loop(times, , start, start) < body = d (int64 i, bool go, float[2,8] a, float[2,8] m) => (
+               bool on, float[2,8] b, float[2,8] e) {
+               on = Identity(go) [first] p = MatMul(x, w1) [again] r = MatMul(a, u1) q = Add(p, r) b = Tanh(q)
+               e = Max(m, b) }>
+           j = Add(t, c) [last] y = MatMul(j, v1)""",
+        {
+            "w1": normal(5, 8, seed=122),
+            "u1": normal(8, 8, seed=123),
+            "v1": normal(8, 4, seed=124),
+            "start": np.ones((2, 8), np.float32),
+            "times": np.array(3),
+        },
+        ("first", "again"),
+        inputs="float[2,5] x",
+        outputs="float[a,b] y",
+    ),
+    "within the body of a loop": Case(
+        """y = Loop(times, , x) < body = d (int64 i, bool go, float[n,5] a) => (bool on, float[n,5] b) {
+               on = Identity(go) [first] s = MatMul(a, w1) r = Relu(s) [back] q = MatMul(r, v1) b = Add(q, a) }>""",
+        {"w1": normal(5, 8, seed=122), "v1": normal(8, 5, seed=124), "times": np.array(3)},
+        inputs="float[n,5] x",
+        outputs="float[a,b] y",
+    ),
+    "a branch in a loop in a loop": Case(
+        """[first] s = Conv(x, w)
+           t = Loop(times, , s) < body = d (int64 i, bool go, float[n,8,h,k] a) => (bool on, float[n,8,h,k] b) {
+               on = Identity(go)
+               b = Loop(times, , a) < body = e (int64 j, bool run, float[n,8,h,k] f) => (bool more, float[n,8,h,k] g) {
+                   more = Identity(run)
+                   g = If(run) < then_branch = p () => (float[n,8,h,k] g1) { [inner] r = Conv(f, u) g1 = Tanh(r) },
+                                 else_branch = q () => (float[n,8,h,k] g2) { g2 = Neg(s) }> }> }>
+           [last] y = Conv(t, v)""",
+        {**W, "u": conv(8, 8, seed=121), "times": np.array(2)},
+        ("first", "inner"),
+    ),
+    "a number of channels that a loop reads as a scale": Case(
+        """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at1)
+           t = Loop(times, , s) < body = d (int64 i, bool go, float[n,8,h,k] a) => (bool on, float[n,8,h,k] b) {
+               on = Identity(go) f = Cast<to = 1>(n) b = Div(a, f) }>
+           [last] y = Conv(t, v)""",
+        {**W, **AT, "times": np.array(2)},
+    ),
+    "Scan over steps": Case(
+        """final, all = Scan<num_scan_inputs = 1, body = d (float[2,8] a, float[2,5] step) => (
+               float[2,8] b, float[2,8] copy) {
+               [first] p = MatMul(step, w1) [again] r = MatMul(a, u1) q = Add(p, r) b = Tanh(q) copy = Identity(b) }
+           >(start, x)
+           [last] y = MatMul(all, v1)""",
+        {
+            "w1": normal(5, 8, seed=122),
+            "u1": normal(8, 8, seed=123),
+            "v1": normal(8, 4, seed=124),
+            "start": normal(2, 8, seed=125),
+        },
+        ("first", "again"),
+        inputs="float[6,2,5] x",
+        outputs="float[a,b,c] y",
+    ),
+    "Scan along other axes": Case(
+        """[first] s = MatMul(x, w1)
+           final, all = Scan<num_scan_inputs = 2, scan_input_axes = [1, -2], scan_output_axes = [-2],
+               scan_input_directions = [1, 0], body = d (float[2,8] a, float[2,8] step, float[6,8] place) => (
+               float[2,8] b, float[2,8] copy) {
+               m = ReduceSum<keepdims = 0>(place, axis) q = Add(a, step) c = Tanh(q) b = Mul(c, m) copy = Neg(b) }
+           >(start, s, places)
+           f = Unsqueeze(final, one) j = Add(all, f) [last] y = MatMul(j, v1)""",
+        {
+            "w1": normal(5, 8, seed=122),
+            "v1": normal(8, 4, seed=124),
+            "start": normal(2, 8, seed=125),
+            "places": normal(6, 6, 8, seed=126),
+            "axis": ints(0),
+            "one": ints(1),
+        },
+        inputs="float[2,6,5] x",
+        outputs="float[a,b,c] y",
+    ),
     "channel shuffle by sizes computed from shapes": Case(
         """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at0) c = Gather(h, at1) hw = Slice(h, two, four)
            half = Div(c, pair) n1 = Unsqueeze(n, zero) c1 = Unsqueeze(c, zero) half1 = Unsqueeze(half, zero)
@@ -671,12 +776,43 @@ PINNED = {
         {**W, "yes": np.array(True)},
         inputs="float[n,3,8,8] x, float[n,8,6,6] z",
     ),
-    "Loop 't': its body reads it": Case(
+    "Scan 'final': it takes a position in each run": Case(
+        """[first] s = MatMul(x, w1)
+           [final] final, y = Scan<num_scan_inputs = 1, scan_input_axes = [1], body = d (
+               float[6] a, float[6] column) => (float[6] b, float[6] copy) {
+               b = Add(a, column) copy = Tanh(b) }>(start, s)""",
+        {"w1": normal(5, 8), "start": normal(6)},
+        inputs="float[6,5] x",
+        outputs="float[a,b] y",
+    ),
+    "Loop 't': what it carries on as 'b' changes its shape": Case(
         """[first] s = Conv(x, w)
            [t] t = Loop(times, , s) < body = d (int64 i, bool go, float[n,8,h,k] a) => (bool on, float[n,8,h,k] b) {
-               on = Identity(go) b = Add(a, s) }>
+               on = Identity(go) b = Concat<axis = 2>(a, s) }>
            [last] y = Conv(t, v)""",
         {**W, "times": np.array(2)},
+    ),
+    "'a' of the run before, which is no layer's": Case(
+        """[first] s = Conv(x, w)
+           [t] t = Loop(times, , z) < body = d (int64 i, bool go, float[n,8,h,k] a) => (bool on, float[n,8,h,k] b) {
+               on = Identity(go) b = Relu(s) }>
+           [last] y = Conv(t, v)""",
+        {**W, "times": np.array(2)},
+        inputs="float[n,3,8,8] x, float[n,8,6,6] z",
+    ),
+    "Loop 't': it carries on what is computed from their number": Case(
+        """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at1)
+           [t] m = Loop(times, , n) < body = d (int64 i, bool go, int64 a) => (bool on, int64 b) {
+               on = Identity(go) b = Add(a, i) }>
+           f = Cast<to = 1>(m) t = Div(s, f) [last] y = Conv(t, v)""",
+        {**W, **AT, "times": np.array(2)},
+    ),
+    "Loop 't': whether it goes on is computed from their number": Case(
+        """[first] s = Conv(x, w)
+           [t] t = Loop(times, , x) < body = d (int64 i, bool go, float[n,3,h,k] a) => (bool on, float[n,3,h,k] b) {
+               h = Shape(s) n = Gather(h, at1) on = Cast<to = 9>(n) b = Neg(a) }>
+           sum = ReduceSum<keepdims = 0>(t) [last] y0 = Conv(s, v) y = Add(y0, sum)""",
+        {**W, **AT, "times": np.array(2)},
     ),
     "stretches": Case(
         """[first] s = Conv(x, w) t = Resize(s, , scales) [last] y = Conv(t, v2)""",

@@ -34,12 +34,6 @@ COUNTED = {
         "[first] s = Conv(x, w) t = Relu(s) z = Shape(s) y = Conv(t, v)",
         f"{Y}, int64[4] z",
     ),
-    "a size that the body of a Loop reads": (
-        """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at) t = Relu(s) y0 = Conv(t, v)
-           y = Loop(twice, , y0) <body = d (int64 i, bool go, float[p,q,r,u] a) => (bool on, float[p,q,r,u] o) {
-               on = Identity(go) f = Cast<to = 1>(n) o = Mul(a, f) }>""",
-        Y,
-    ),
     "indices of a pool": (
         """[first] s = Conv(x, w) t, i = MaxPool<kernel_shape = [2, 2]>(s) j = Cast<to = 1>(i) u = Mul(t, j)
            y = Conv(u, v)""",

@@ -62,3 +62,8 @@ def test_what_such_a_model_declares_fixed_must_stay() -> None:
     wider = parse(nodes, "float[1,2,2] x", "int64[found,k] y", BOX_SCALARS)
     with pytest.raises(ModelError, match=r"shapes \[\[\(\d+, 6\)\]\]"):
         check_runs(build(imported(wider)), source, None, {"x": np.ones((1, 2, 2), np.float32)})
+
+
+def test_a_feed_that_the_source_refuses_is_not_asked_of_the_pruned_model() -> None:
+    source = parse("y = Reshape(x, shape)", "float[n,4] x", "float[a,b] y", {"shape": np.array([2, 2])})
+    assert check_runs(build(imported(source)), source, None, FEED)

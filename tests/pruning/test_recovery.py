@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 import amct_onnx
 from amct_onnx.analyse.fitting.rows import LayerView
-from amct_onnx.errors import DataError, NothingToCompressError, RecordError, UsageError
+from amct_onnx.errors import DataError, RecordError, UsageError
 from tests.models import Array, imported, node_named, normal, parse, run
 
 
@@ -248,18 +248,6 @@ def test_a_config_of_what_was_found_prunes_as_much(tmp_path: Path) -> None:
     again = amct_onnx.prune(network(), config=path)
     assert [(g.layers, g.removed) for g in again.report.groups] == [(g.layers, g.removed) for g in found.report.groups]
     assert any(group.removed for group in again.report.groups)
-
-
-def test_layers_in_bodies_alone_are_not_said_to_be_missing() -> None:
-    source = parse(
-        """y = Loop(times, , x) < body = d (int64 i, bool go, float[n,4] s) => (bool on, float[n,4] next) {
-               on = Identity(go) next = MatMul(s, w) }>""",
-        "float[n,4] x",
-        "float[n,4] y",
-        {"w": normal(4, 4), "times": np.array(2)},
-    )
-    with pytest.raises(NothingToCompressError, match="bodies of Loop and Scan are not pruned"):
-        amct_onnx.prune(source, ratio=0.5)
 
 
 def test_a_product_without_a_bias_is_fitted_without_one() -> None:

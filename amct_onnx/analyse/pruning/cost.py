@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from amct_onnx.graph import Model
 from amct_onnx.graph.model import Graph, bodies_of
-from amct_onnx.graph.op_table import is_standard, resolve_constant, spec_of
+from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.recurrent import RECURRENCE, WEIGHT
 
@@ -29,7 +29,7 @@ class Cost:
 
 
 def model_cost(model: Model, shapes: Shapes) -> Cost:
-    """Cost of a model: of what runs in branches the dearest, of loops nothing, since nobody knows how often they run.
+    """Cost of a model: of what runs in branches the dearest, of loops one run, since nobody knows how many there are.
 
     Args:
         model: the model, pruned or not.
@@ -46,8 +46,8 @@ def model_cost(model: Model, shapes: Shapes) -> Cost:
 
 def _multiply_adds(graph: Graph, shapes: Shapes) -> int:
     own = sum(layer_multiply_adds(node, shapes) for node in graph.nodes)
-    branches = [bodies_of(node) for node in graph.control_nodes if node.op == "If" and is_standard(node)]
-    return own + sum(max(_multiply_adds(body, shapes) for body in bodies) for bodies in branches)
+    inside = [[_multiply_adds(body, shapes) for body in bodies_of(node)] for node in graph.control_nodes]
+    return own + sum(map(max, inside))
 
 
 def nodes_cost(nodes: Iterable[Node], shapes: Shapes) -> Cost:
