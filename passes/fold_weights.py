@@ -132,8 +132,7 @@ def _chain(tensor: Tensor) -> list[Node] | None:
             return False
         if id(producer) in seen:
             return True
-        is_foldable = producer.op in FOLDED and is_standard(producer) and producer.origin is not None
-        if not is_foldable or len(seen) >= _LONGEST:
+        if not _is_foldable(producer) or len(seen) >= _LONGEST:
             return False
         seen.add(id(producer))
         if not all(visit(entry) for entry in producer.inputs):
@@ -142,6 +141,13 @@ def _chain(tensor: Tensor) -> list[Node] | None:
         return True
 
     return chain if visit(tensor) else None
+
+
+def _is_foldable(node: Node) -> bool:
+    if not is_standard(node) or node.origin is None:
+        return False
+    # Standardized weights (Qiao et al. 2019): normalized by their own statistics as a batch is in training.
+    return node.op in FOLDED or (node.op == "BatchNormalization" and node.attrs.get("training_mode") == 1)
 
 
 class _Expression:

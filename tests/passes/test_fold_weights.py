@@ -23,6 +23,9 @@ W = {
     "shape": np.array([4, 3, 3, 3]),
     "one": np.array([1]),
     "p": normal(6, seed=6),
+    "rows": np.array([1, 4, -1]),
+    "p4": normal(4, seed=7),
+    "z4": np.zeros(4, np.float32),
 }
 
 CASES = {
@@ -32,6 +35,11 @@ CASES = {
     "a fill": ("c = ConstantOfShape<value = float[1] {0.25}>(shape) [L] y = Conv(x, c)", IMAGE),
     "weight normalization": (
         "q = Mul(w, w) s = ReduceSum<keepdims = 1>(q, axes) r = Sqrt(s) d = Div(w, r) c = Mul(d, gain) "
+        "[L] y = Conv(x, c)",
+        IMAGE,
+    ),
+    "weight standardization": (
+        "r = Reshape(w, rows) d, u0, u1 = BatchNormalization<training_mode = 1>(r, p4, z4, z4, p4) c = Reshape(d, shape) "
         "[L] y = Conv(x, c)",
         IMAGE,
     ),
