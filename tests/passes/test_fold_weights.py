@@ -39,8 +39,8 @@ CASES = {
         IMAGE,
     ),
     "weight standardization": (
-        "r = Reshape(w, rows) d, u0, u1 = BatchNormalization<training_mode = 1>(r, p4, z4, z4, p4) c = Reshape(d, shape) "
-        "[L] y = Conv(x, c)",
+        "r = Reshape(w, rows) d, u0, u1 = BatchNormalization<training_mode = 1>(r, p4, z4, z4, p4) "
+        "c = Reshape(d, shape) [L] y = Conv(x, c)",
         IMAGE,
     ),
     "a bias too": ("b = Squeeze(bias, axis) [L] y = Conv(x, w, b)", IMAGE),
