@@ -69,6 +69,7 @@ class TrialResult:
         error: why the model could not be run, None when it ran.
         speed_up: time of the float model over that of this one on the first feed here, default threads, a few runs
             in turns; None when not timed. An indication, no benchmark.
+        snr_db_by_feed: the ratio of each feed by itself. Where these lie far apart, `snr_db` says little of other data.
     """
 
     form: str
@@ -76,6 +77,7 @@ class TrialResult:
     error: str | None = None
     speed_up: float | None = None
     feeds: int = 0
+    snr_db_by_feed: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -107,20 +107,43 @@ def signal_to_noise(wanted: Iterable[Array], got: Iterable[Array]) -> float:
 
     inf when equal, nan when there is nothing to compare.
     """
-    signal = noise = 0.0
-    compared = 0
+    return _compare(wanted, got).snr_db
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Sums over the values of some float arrays and others in their place: x^2, (x - y)^2, and how many there are."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    compared: int = 0
+
+    def __add__(self, other: _Comparison) -> _Comparison:
+        return _Comparison(self.signal + other.signal, self.noise + other.noise, self.compared + other.compared)
+
+    @property
+    def snr_db(self) -> float:
+        """Decibel; inf when equal, nan when there is nothing to compare."""
+        if not self.compared or not math.isfinite(self.noise):
+            return math.nan
+        if self.noise == 0:
+            return math.inf
+        return 10 * math.log10(self.signal / self.noise) if self.signal > 0 else -math.inf
+
+
+def _compare(wanted: Iterable[Array], got: Iterable[Array]) -> _Comparison:
+    """Over the finite values of all float arrays; the noise is nan where shapes differ."""
+    total = _Comparison()
     for x, y in zip(wanted, got, strict=True):
         if x.shape != y.shape:
-            return math.nan
+            return _Comparison(noise=math.nan)
         if x.dtype.kind == "f":
             finite = np.isfinite(x)
-            compared += int(finite.sum())
             with np.errstate(over="ignore", invalid="ignore"):
-                signal += float(np.sum(np.square(x[finite], dtype=np.float64)))
-                noise += float(np.sum(np.square(x[finite].astype(np.float64) - y[finite])))
-    if not compared or not math.isfinite(noise):
-        return math.nan
-    return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+                signal = float(np.sum(np.square(x[finite], dtype=np.float64)))
+                noise = float(np.sum(np.square(x[finite].astype(np.float64) - y[finite])))
+            total += _Comparison(signal, noise, int(finite.sum()))
+    return total
 
 
 def _try(
@@ -135,12 +158,17 @@ def _try(
     """Run one model, one sample's results at a time, and time it beside another session if there is one."""
     try:
         session = open_session(built)
-        got = chain.from_iterable(fetch(session, names, sample) for sample in samples)
-        snr_db = signal_to_noise(chain.from_iterable(wanted), got)
+        compared = [_compare(want, fetch(session, names, sample)) for want, sample in zip(wanted, samples, strict=True)]
     except AmctError as error:
         return TrialResult(name, None, str(error), feeds=len(samples))
     speed_up = None if beside is None else _speed_up(beside, session, samples[0])
-    return TrialResult(name, snr_db, feeds=len(samples), speed_up=speed_up)
+    return TrialResult(
+        name,
+        sum(compared, _Comparison()).snr_db,
+        feeds=len(samples),
+        speed_up=speed_up,
+        snr_db_by_feed=tuple(one.snr_db for one in compared),
+    )
 
 
 def _fits(built: BuiltModel) -> bool:

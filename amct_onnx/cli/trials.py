@@ -22,7 +22,8 @@ _SAME_SPEED = 0.05
 def show_trials(console: Console, trials: Sequence[TrialResult]) -> None:
     """A line for each model that was tried."""
     for trial in trials:
-        outcome = f"does not run: {trial.error}" if trial.error else f"output SNR {decibels(trial.snr_db)}"
+        snr = f"output SNR {decibels(trial.snr_db)}{_spread(trial)}"
+        outcome = f"does not run: {trial.error}" if trial.error else snr
         noisy = ", more noise than signal" if trial.snr_db is not None and trial.snr_db < 0 else ""
         console.say(f"tried {trial.form} on the first {counted(trial.feeds, 'feed')}: {outcome}{noisy}{_speed(trial)}")
 
@@ -61,6 +62,14 @@ def decibels(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "not comparable"
     return "without any difference" if value == math.inf else f"{value:.1f} dB"
+
+
+def _spread(trial: TrialResult) -> str:
+    """How far apart single feeds lie, which tells how much a difference between two models means."""
+    known = [ratio for ratio in trial.snr_db_by_feed if not math.isnan(ratio)]
+    if len(known) < 2 or min(known) == max(known):
+        return ""
+    return f" (single feeds: {min(known):.1f} to {max(known):.1f})"
 
 
 def _speed(trial: TrialResult) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def test_sentences_that_differ_in_numbers_are_one() -> None:
     ("trial", "words"),
     [
         (TrialResult("qdq", 3.0, feeds=1, speed_up=2.0), "SNR 3.0 dB, 2.0 times as fast"),
+        (TrialResult("qdq", 3.0, feeds=1, snr_db_by_feed=(3.0,)), "SNR 3.0 dB\n"),
+        (
+            TrialResult("qdq", 3.0, feeds=3, snr_db_by_feed=(9.04, math.nan, 1.0), speed_up=2.0),
+            r"SNR 3.0 dB \(single feeds: 1.0 to 9.0\), 2.0 times",
+        ),
+        (TrialResult("qdq", 3.0, feeds=2, snr_db_by_feed=(math.inf, 0.5)), r"\(single feeds: 0.5 to inf\)\n"),
+        (TrialResult("qdq", math.inf, feeds=2, snr_db_by_feed=(math.inf, math.inf)), "without any difference\n"),
         (TrialResult("sparse", -0.5, feeds=1), "SNR -0.5 dB, more noise than signal"),
         (TrialResult("pruned", 9.0, feeds=1, speed_up=0.5), r"\(0.50 times its speed\): multiples of 8 channels"),
         (TrialResult("qdq", 9.0, feeds=1, speed_up=0.996), "SNR 9.0 dB, as fast as float in a few runs here\n"),

@@ -37,7 +37,9 @@ def test_the_pruned_model_is_tried_on_the_first_feeds(recover: bool) -> None:
     result = amct_onnx.prune(NET, feeds(6), ratio=0.5, recover=recover)
     (trial,) = result.report.trials
     assert (trial.form, trial.feeds, trial.error) == ("pruned", 4, None)
-    assert trial.snr_db == pytest.approx(snr(NET, result.model.to_proto(), feeds(6)[:4]), abs=1e-3)
+    pruned = result.model.to_proto()
+    assert trial.snr_db == pytest.approx(snr(NET, pruned, feeds(6)[:4]), abs=1e-3)
+    assert trial.snr_db_by_feed == pytest.approx([snr(NET, pruned, [feed]) for feed in feeds(4)], abs=1e-3)
     assert trial.speed_up is not None
     assert trial.speed_up > 0
     assert any("fitted to the very feeds" in note for note in result.report.notes) == recover
