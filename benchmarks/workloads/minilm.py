@@ -51,16 +51,25 @@ class Minilm(Workload):
         return _lines("lee.cor")
 
     @cached_property
+    def _background(self) -> list[str]:
+        judged = set(self._news)
+        return [text for text in _lines("lee_background.cor") if text not in judged]
+
+    @cached_property
     def _judgements(self) -> Array:
         # Upper triangle filled, lower triangle zero.
         return np.loadtxt(_data("similarities0-1.txt"))
 
     def calibration_feeds(self) -> list[Feed]:
         """Return whole background news items and single sentences of others, in small padded batches."""
-        judged = set(self._news)
-        news = [text for text in _lines("lee_background.cor") if text not in judged]
+        news = self._background
         sentences = [text.split(". ", 1)[0] for text in news[CALIBRATION_NEWS:]]
         return self._feeds(news[:CALIBRATION_NEWS] + sentences[:CALIBRATION_SENTENCES])
+
+    def fitting_feeds(self) -> list[Feed]:
+        """Return all background news items and their sentences: layers of 1536 columns are fitted to their tokens."""
+        sentences = [sentence for text in self._background for sentence in text.split(". ")]
+        return self._feeds(self._background + sentences)
 
     def evaluation_feeds(self) -> list[Feed]:
         """Return the news items, then the reviews, in small padded batches."""
