@@ -16,10 +16,11 @@ from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.input_shapes import check_input_shapes, input_shape_text
 from amct_onnx.analyse.segments import inputs_alone
 from amct_onnx.analyse.walk import Watcher, is_empty, walk
-from amct_onnx.errors import AmctError, DataError
+from amct_onnx.errors import AmctError, DataError, ModelError
 from amct_onnx.graph.shapes import infer_infos
 from amct_onnx.graph.weights import Array
 from amct_onnx.runtime import InputSpec, input_specs, open_session
+from amct_onnx.runtime.shapes import run_shapes
 from amct_onnx.wording import counted
 
 _PROBES = 3
@@ -144,7 +145,8 @@ def find_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> FoundSh
         # Where a window is larger than what it slides over, inference goes below 0.
         if is_known and all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in kind.shape.dim):
             shapes[name] = tuple(int(dim.dim_value) for dim in kind.shape.dim)
-    missing = [name for node in proto.graph.node for name in node.output if name and name not in shapes]
+    made = [name for node in proto.graph.node for name in node.output if name and name not in shapes]
+    missing = [name for name in made if name not in infos or infos[name].type.HasField("tensor_type")]
     if missing:
         try:
             shapes.update(_seen(proto, base_dir, feed, missing))
@@ -155,7 +157,16 @@ def find_shapes(proto: ModelProto, base_dir: Path | None, feed: Feed) -> FoundSh
 
 
 def _seen(proto: ModelProto, base_dir: Path | None, feed: Feed, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes of float tensors in one run."""
+    """Shapes of tensors in one run."""
+    try:
+        return run_shapes(proto, base_dir, feed, names)
+    except ModelError:
+        # What inference knows no type of may be a sequence, which has no shape.
+        return _watched(proto, base_dir, feed, names)
+
+
+def _watched(proto: ModelProto, base_dir: Path | None, feed: Feed, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Those of float tensors, each of which is fetched."""
     seen: dict[str, tuple[int, ...]] = {}
 
     def watch(name: str) -> list[Watcher]:
