@@ -120,7 +120,11 @@ def prune(
         result = _pruned(source, options, given, recover=recover)
         is_run = check_runs(result.model, whole, base_dir, source.feed)
         trials = try_pruned(whole, base_dir, result.model, source.samples if trial else ())
-        header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
+        header = replace(
+            result.record.header or RecordHeader(),
+            source_sha256=digest(whole, base_dir),
+            modified_sha256=digest(*result.model.to_source()),
+        )
     notes = (*source.notes, *notes, *wanted.data_notes(given.data), *(() if is_run else (_NOT_RUN,)))
     if trials and result.report.fitted:
         notes = (*notes, FITTED_TO)

@@ -23,6 +23,8 @@ MOST_TOKENS = 256
 BATCH = 5
 CALIBRATION_NEWS = 40
 CALIBRATION_SENTENCES = 60
+FITTING_NEWS = 120
+FITTING_SENTENCES = 180
 LATENCY_TOKENS = 128
 
 
@@ -62,14 +64,15 @@ class Minilm(Workload):
 
     def calibration_feeds(self) -> list[Feed]:
         """Return whole background news items and single sentences of others, in small padded batches."""
-        news = self._background
-        sentences = [text.split(". ", 1)[0] for text in news[CALIBRATION_NEWS:]]
-        return self._feeds(news[:CALIBRATION_NEWS] + sentences[:CALIBRATION_SENTENCES])
+        return self._items_and_sentences(CALIBRATION_NEWS, CALIBRATION_SENTENCES)
 
     def fitting_feeds(self) -> list[Feed]:
-        """Return all background news items and their sentences: layers of 1536 columns are fitted to their tokens."""
-        sentences = [sentence for text in self._background for sentence in text.split(". ")]
-        return self._feeds(self._background + sentences)
+        """Return more of them, some 28,000 tokens: layers of 1536 columns are fitted to them."""
+        return self._items_and_sentences(FITTING_NEWS, FITTING_SENTENCES)
+
+    def _items_and_sentences(self, items: int, sentences: int) -> list[Feed]:
+        firsts = [text.split(". ", 1)[0] for text in self._background[items:]]
+        return self._feeds(self._background[:items] + firsts[:sentences])
 
     def evaluation_feeds(self) -> list[Feed]:
         """Return the news items, then the reviews, in small padded batches."""
