@@ -36,6 +36,7 @@ from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import BuiltModel, digest
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.passes.balance import Factors
+from amct_onnx.passes.base import SKIPPED
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite import OutputForm, Prepared, prepare
@@ -281,7 +282,7 @@ def _planning(
             weight=WeightOptions(algorithm=choices.weights),
             migration_strength=choices.dmq,
         ),
-        skip=choices.skip,
+        skip=dict.fromkeys(choices.skip, SKIPPED),
         gemm_per_channel=OutputForm.ASCEND not in forms if wanted is None else wanted,
     )
     prepared = prepare(proto, base_dir, skip_fusion=choices.skip_fusion, do_fusion=choices.do_fusion)

@@ -50,7 +50,20 @@ def test_a_config_decides(cfg) -> None:
     assert set(layers) == {"conv", "conv2"}
     assert {layer.offset_d for layer in layers.values()} == {0}
     assert len(layers["conv"].scale_w) == 4
-    assert ("fc", "skipped on request") in {(refusal.node, refusal.reason) for refusal in result.report.refusals}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.cfg", '\nskip_layers: "fc"', "skip_layers, line 2"),
+        ("a.cfg", 'skip_layer_types: "Gemm"', "skip_layer_types, line 1"),
+        ("a.json", '{"conv":{"quant_enable":true},\n"fc":{"quant_enable":false}}', "not enabled, line 2"),
+        ("a.json", '{"conv":{"quant_enable":true}}', "the config does not list it"),
+    ],
+)
+def test_what_a_config_leaves_float_is_told_with_its_line(name: str, text: str, reason: str, cfg) -> None:
+    left = {refusal.node: refusal.reason for refusal in quantize(NET, FEEDS, config=cfg(text, name)).report.refusals}
+    assert left["fc"] == f"the config leaves it float: {reason}"
 
 
 def test_amcts_defaults_are_not_ours(cfg) -> None:
