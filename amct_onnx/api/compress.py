@@ -19,7 +19,14 @@ from amct_onnx.analyse.planner import Plan, check_names, make_plan
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
-from amct_onnx.api.configured import ConfigSource, config_notes, configure, feed_notes, refuse_beside_config
+from amct_onnx.api.configured import (
+    ConfigSource,
+    check_feeds,
+    config_notes,
+    configure,
+    feed_notes,
+    refuse_beside_config,
+)
 from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.api.structure import is_to_restore, quantization_part, restored
@@ -181,7 +188,7 @@ def _quantized(
     """Plan, rewrite, try out."""
     watch = Stopwatch()
     with blaming_illegal_models(proto, base_dir):
-        prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
+        prepared, options, notes = _planning(proto, base_dir, data, config, choices, forms, target)
         options = replace(
             options,
             reduce_range=choices.reduce_range,
@@ -264,6 +271,7 @@ class _Choices:
 def _planning(
     proto: ModelProto,
     base_dir: Path | None,
+    data: Any | Calibration,
     config: ConfigSource | None,
     choices: _Choices,
     forms: Collection[OutputForm],
@@ -273,6 +281,7 @@ def _planning(
     symmetric = target is QdqTarget.TENSORRT
     if config is not None:
         configured = configure(proto, base_dir, config)
+        check_feeds(data, configured.config)
         options = plan_options(configured.config, symmetric=symmetric)
         return configured.prepared, options, config_notes(configured.config)
     wanted = choices.gemm_per_channel

@@ -25,6 +25,8 @@ def show_retrain(
     console.result({"config": str(file), "model": str(model), **as_data(config)})
     if console.as_json:
         return
+    if config.quantized():
+        _show_settings(console, _settings(config))
     headers = ("layer", "type", "pruned", "quantized", "set by", "channels shared with")
     console.table(headers, [_row(name, layer) for name, layer in config.layers.items()])
     console.say(_summary(config))
@@ -57,8 +59,7 @@ def show_auto(text: str, file: Path, model: Path, console: Console, shapes: Mapp
     )
     if console.as_json:
         return
-    for name, value in settings.items():
-        console.say(f"{name}: {str(value).lower()}")
+    _show_settings(console, settings)
     headers = ("layer", "type", "channels pruned", "set by", "channels shared with")
     rows = [_row(name, layer) for name, layer in resolved.layers.items()]
     console.table(headers, [(name, kind, pruned, place, shared) for name, kind, pruned, _, place, shared in rows])
@@ -66,6 +67,16 @@ def show_auto(text: str, file: Path, model: Path, console: Console, shapes: Mapp
     console.say(f"{of_all(searched, len(layers), 'layer')} searched")
     for note in notes:
         console.say(f"warning: {note}")
+
+
+def _settings(config: RetrainConfig) -> dict[str, Any]:
+    """What concerns all layers that are quantized."""
+    return {"batch_num": config.batch_num, "force_fp16_quant": config.force_fp16_quant}
+
+
+def _show_settings(console: Console, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        console.say(f"{name}: {str(value).lower()}")
 
 
 def _row(name: str, layer: LayerRetrain) -> tuple[str, ...]:
@@ -118,7 +129,7 @@ def _searched_data(name: str, layer: LayerRetrain) -> dict[str, Any]:
 def as_data(config: RetrainConfig) -> dict[str, Any]:
     """A resolved config as plain data; the schema stands in docs/json.md."""
     return {
-        "settings": {"batch_num": config.batch_num, "force_fp16_quant": config.force_fp16_quant},
+        "settings": _settings(config),
         "layers": [_layer_data(name, layer) for name, layer in config.layers.items()],
         "warnings": list(_warnings(config)),
     }
