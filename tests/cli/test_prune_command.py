@@ -119,6 +119,7 @@ class TestConfigShow:
             "1 of 3 layers are to be pruned",
         ):
             assert re.search(words, out), words
+        assert "batch_num" not in out
 
     def test_everything_else(self, here, capsys) -> None:
         (here / "my.cfg").write_text("""
@@ -142,6 +143,7 @@ class TestConfigShow:
             "0 of 3 layers are to be pruned, 2 thinned out 4:2, 2 quantized",
         ):
             assert re.search(words, out), words
+        assert out.startswith("batch_num: 1\nforce_fp16_quant: false\n")
         assert "warning" not in out
 
     def test_json(self, here, capsys) -> None:
