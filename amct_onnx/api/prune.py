@@ -121,6 +121,8 @@ def prune(
         is_run = check_runs(result.model, whole, base_dir, source.feed)
         trials = try_pruned(whole, base_dir, result.model, source.samples if trial else ())
         header = replace(result.record.header or RecordHeader(), source_sha256=digest(whole, base_dir))
+        if result.report.fitted:
+            header = replace(header, modified_sha256=digest(*result.model.to_source()))
     notes = (*source.notes, *notes, *wanted.data_notes(given.data), *(() if is_run else (_NOT_RUN,)))
     if trials and result.report.fitted:
         notes = (*notes, FITTED_TO)
@@ -166,7 +168,6 @@ def restore_pruned(
     if not structure_only and is_modified_model(plain, whole, base_dir):
         report = replace(prune_groups(model, input_shapes=input_shapes), notes=(TAKEN_AS_IT_IS,))
         return PruneResult(plain, build(import_model(whole, base_dir)), report, files)
-    _refuse_fitted(plain, source, structure_only=structure_only)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
         opened = prune_source(whole, base_dir, input_shapes=input_shapes)
@@ -196,15 +197,6 @@ def _units(prunable: Prunable, record: Record, name: str, opened: PruneSource) -
     except RecordError as fault:
         told = opened.notes or tuple(filter(None, [opened.remedy]))
         raise RecordError("; ".join([str(fault), *told])) from None
-
-
-def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None:
-    """The fitted weights stand in the pruned model alone."""
-    if record.is_fitted and not structure_only:
-        raise RecordError(
-            f"{source}: weights were modified when it was made (layers were fitted), and no record holds these; "
-            "use the *_pruned_model.onnx written beside it, or take the structure alone (--structure-only)"
-        )
 
 
 def _pruned(source: PruneSource, options: PruneOptions, given: FittingData, *, recover: bool) -> PruneResult:
