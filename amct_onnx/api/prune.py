@@ -36,6 +36,7 @@ from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import FITTED_TO, try_pruned
 from amct_onnx.errors import ArgumentError, NothingToCompressError, RecordError
 from amct_onnx.graph import BuiltModel, build, digest, import_model
+from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
@@ -242,6 +243,7 @@ def _taken_out(prunable: Prunable, units: LabelArray, source: PruneSource) -> Bu
     nodes = {str(node.name): node for node in prunable.model.graph.nodes}
     for name, shift in shifts.items():
         shift_bias(prunable.model, nodes[name], shift[kept[name]])
+    DropDeadConstants().run(prunable.model)
     return build(prunable.model)
 
 
