@@ -416,7 +416,7 @@ class TestAutoConfig:
             capsys,
             there,
             [*command, "--auto-config", "my.cfg"],
-            r"my\.cfg is a config of pruning .*give it as --config",
+            r"my\.cfg is a config of pruning .*`amct_onnx prune` takes it as --config",
         )
 
     def test_show(self, there, capsys) -> None:
@@ -569,7 +569,10 @@ def test_a_config_of_another_kind_is_told_by_name(here, capsys) -> None:
     np.savez("feed.npz", x=normal(1, 3, 8, 8))
     with_data = ["prune", "m.onnx", "--data", "feed.npz", "-o", "out/m"]
     fails(
-        capsys, here, [*with_data, "--auto-config", "my.cfg"], r"my\.cfg is a config of pruning .*give it as --config"
+        capsys,
+        here,
+        [*with_data, "--auto-config", "my.cfg"],
+        r"my\.cfg is a config of pruning .*`amct_onnx prune` takes it as --config",
     )
     (here / "search.cfg").write_text("# searched\ncompress_ratio: 1.3\n")
     for command in (
