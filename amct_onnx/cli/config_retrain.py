@@ -12,7 +12,7 @@ from amct_onnx.api.prune_config import resolve_auto_config, resolve_prune_config
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.words import of_all
 from amct_onnx.config.auto_prune import parse_auto_prune
-from amct_onnx.config.retrain import LayerRetrain, RetrainConfig, parse_retrain_request
+from amct_onnx.config.retrain import DataQuant, LayerRetrain, RetrainConfig, parse_retrain_request
 
 _SEARCH_SETTINGS = ("compress_ratio", "ascend_optimized", "max_prune_ratio", "test_iteration")
 
@@ -112,13 +112,19 @@ def quantization_text(layer: LayerRetrain) -> str:
         return f"no: {layer.why_float}"
     parts = []
     if layer.data is not None:
-        low, high = layer.data.clip_min, layer.data.clip_max
-        bounds = "" if high is None else f", from {low:g} to {high:g}"
-        parts.append(f"data ulq_quantize, {layer.data.bits} bits{bounds}")
+        parts.append(f"data ulq_quantize, {layer.data.bits} bits{_range_text(layer.data)}")
     if layer.weight is not None:
         scales = "per channel" if layer.weight.channel_wise else "one scale"
         parts.append(f"weights {layer.weight.algorithm}, {layer.weight.bits} bits, {scales}")
     return "; ".join(parts)
+
+
+def _range_text(data: DataQuant) -> str:
+    """Which range is given; empty where none is."""
+    low = 0.0 if data.fixed_min else data.clip_min
+    ends = (("from", low), ("to", data.clip_max))
+    given = [f"{word} {bound:g}" for word, bound in ends if bound is not None]
+    return f", {' '.join(given)}" if given else ""
 
 
 def _searched_data(name: str, layer: LayerRetrain) -> dict[str, Any]:

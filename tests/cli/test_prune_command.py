@@ -146,6 +146,21 @@ class TestConfigShow:
         assert out.startswith("batch_num: 1\nforce_fp16_quant: false\n")
         assert "warning" not in out
 
+    @pytest.mark.parametrize(
+        ("quantize", "words"),
+        [
+            ("", "8 bits;"),
+            ("fixed_min: false", "8 bits;"),
+            ("fixed_min: true", "8 bits, from 0;"),
+            ("clip_max_min { clip_max: 6.0 clip_min: -5.5 }", "8 bits, from -5.5 to 6;"),
+            ("clip_max_min { clip_max: 6.0 clip_min: -5.5 } fixed_min: true", "8 bits, from 0 to 6;"),
+        ],
+    )
+    def test_the_range_is_the_one_that_counts(self, here, capsys, quantize: str, words: str) -> None:
+        (here / "my.cfg").write_text(f"retrain_data_quant_config {{ ulq_quantize {{ {quantize} }} }}")
+        assert main([*self.COMMAND]) == 0
+        assert f"data ulq_quantize, {words} weights" in capsys.readouterr().out
+
     def test_json(self, here, capsys) -> None:
         assert main([*self.COMMAND, "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
