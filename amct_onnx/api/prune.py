@@ -167,7 +167,9 @@ def restore_pruned(
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
     files = (*source_files(model, whole, base_dir), *read)
     if not structure_only and is_modified_model(plain, whole, base_dir):
-        report = replace(prune_groups(model, input_shapes=input_shapes), notes=(TAKEN_AS_IT_IS,))
+        report = prune_groups(model, input_shapes=input_shapes)
+        groups = tuple(replace(group, reason=group.reason or _GONE) for group in report.groups)
+        report = replace(report, groups=groups, notes=(TAKEN_AS_IT_IS,))
         return PruneResult(plain, build(import_model(whole, base_dir)), report, files)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
@@ -247,6 +249,7 @@ def _taken_out(prunable: Prunable, units: LabelArray, source: PruneSource) -> Bu
     return build(prunable.model)
 
 
+_GONE = "what the record takes out is gone already"
 _NO_LAYER = "it has no Conv, Gemm or MatMul in float"
 
 

@@ -123,6 +123,10 @@ def test_a_fitted_model_stays_as_it_is_under_its_own_record(tmp_path: Path) -> N
     for end in ("pruned_model.onnx", "record.txt"):
         assert (tmp_path / f"again_{end}").read_bytes() == (tmp_path / f"p_{end}").read_bytes()
     assert again.report.notes == (TAKEN_AS_IT_IS,)
+    assert {group.reason for group in again.report.groups} == {
+        "what the record takes out is gone already",
+        "it is the model's output 'y'",
+    }
 
 
 def test_a_plain_record_is_replayed_to_the_same_bytes(tmp_path: Path) -> None:
