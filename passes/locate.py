@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from amct_onnx.graph.channels import Channels
@@ -147,15 +147,15 @@ _PRODUCT_IN_BODY = (
 )
 
 
-def locate_layers(model: Model, skip: Iterable[str] = (), *, products: Container[str] = ()) -> Survey:
+def locate_layers(model: Model, skip: Mapping[str, str] | None = None, *, products: Container[str] = ()) -> Survey:
     """Survey `model` in graph order.
 
     Args:
         model: named and fused.
-        skip: layer names to leave float.
+        skip: names of layers to leave float -> why.
         products: names of nodes that are layers even where they multiply two computed tensors.
     """
-    skipped = set(skip)
+    skipped = skip or {}
     outputs = model.output_ids()
     layers: list[Layer] = []
     refusals: list[Refusal] = []
@@ -188,9 +188,9 @@ def locate_layers(model: Model, skip: Iterable[str] = (), *, products: Container
     return Survey(tuple(layers), tuple(refusals), tuple(recurrent))
 
 
-def _refuse(node: Node, rules: Iterable[Rule], skipped: set[str]) -> Refusal | None:
+def _refuse(node: Node, rules: Iterable[Rule], skipped: Mapping[str, str]) -> Refusal | None:
     if node.name in skipped:
-        return Refusal(node.name, node.op, "skipped on request")
+        return Refusal(node.name, node.op, skipped[node.name])
     for rule in rules:
         if rule.applies(node):
             return Refusal(node.name, node.op, rule.reason, rule.remedy)

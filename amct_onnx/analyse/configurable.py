@@ -46,12 +46,19 @@ def plan_options(config: QuantConfig, *, symmetric: bool = False) -> PlanOptions
     return PlanOptions(
         default=_symmetric(config.default) if symmetric else config.default,
         layers={name: _symmetric(options) if symmetric else options for name, options in layers.items()},
-        skip=tuple(dict.fromkeys((*(name for name in config.layers if name not in layers), *config.skip_layers))),
+        skip=_left_float(config),
         skip_types=config.skip_types,
         feeds=config.batch_num,
         tensors=tuple(_symmetric_input(entry) for entry in config.tensors) if symmetric else config.tensors,
         force_fp16=config.force_fp16_quant,
     )
+
+
+def _left_float(config: QuantConfig) -> dict[str, str]:
+    """The layers that a config leaves float -> why, with the line where there is one."""
+    named = dict.fromkeys(config.skip_layers, "skip_layers names it")
+    idle = {name: layer.reason or "not enabled" for name, layer in config.layers.items() if not layer.enabled}
+    return {name: f"the config leaves it float: {why}" for name, why in {**named, **idle}.items()}
 
 
 def within_limits(options: PlanOptions, layers: Iterable[Layer]) -> PlanOptions:

@@ -15,7 +15,7 @@ class PlanOptions:
     Attributes:
         default: choices for layers that `layers` does not name, and for what only the QDQ form quantizes.
         layers: layer name -> its own choices.
-        skip: layers to leave float.
+        skip: layers to leave float -> why.
         skip_types: types of which no product of two computed tensors is quantized; other layers are in `skip`.
         gemm_per_channel: one weight scale per output channel for Gemm and MatMul, too, where a layer does not say.
         reduce_range: use half the integer range for weights, chosen by ARQ (see ``--reduce-range``).
@@ -29,7 +29,7 @@ class PlanOptions:
 
     default: LayerOptions = field(default_factory=LayerOptions)
     layers: Mapping[str, LayerOptions] = field(default_factory=dict)
-    skip: tuple[str, ...] = ()
+    skip: Mapping[str, str] = field(default_factory=dict)
     skip_types: tuple[str, ...] = ()
     gemm_per_channel: bool = False
     reduce_range: bool = False

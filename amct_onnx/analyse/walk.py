@@ -159,11 +159,12 @@ def is_empty(feed: Feed, inputs: Sequence[InputSpec]) -> bool:
     return bool(batches) and not any(batches)
 
 
-def check_enough(count: int, wanted: int | None) -> None:
-    """Raise :class:`DataError` if there are fewer feeds than a config asks for."""
+def check_enough(count: int, wanted: int | None, source: str = "") -> None:
+    """Raise :class:`DataError` if there are fewer feeds than a config asks for; `source` names it."""
     if wanted is not None and count < wanted:
+        where = f"{source}: " if source else ""
         raise DataError(
-            f"batch_num is {wanted}, but the calibration data holds {count} feed{'s' if count > 1 else ''}; "
+            f"{where}batch_num is {wanted}, but the calibration data holds {count} feed{'s' if count > 1 else ''}; "
             "give more data, or lower batch_num"
         )
 

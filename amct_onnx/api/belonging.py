@@ -15,6 +15,10 @@ TAKEN_AS_IT_IS = "this is the modified model that the record was made with, so n
 """What a report says where a record has been applied to what it led to."""
 
 
+_MODELS_BESIDE = "*_modified_model.onnx, *_pruned_model.onnx or *_sparse_model.onnx"
+_STRUCTURE_ALONE = ", or take the structure without these weights (--structure-only)"
+
+
 def is_modified_model(record: Record, proto: ModelProto, base_dir: Path | None) -> bool:
     """Whether a model is the one whose digest a record carries as that of the modified model.
 
@@ -52,8 +56,8 @@ def check_belongs(
     if header.weights.is_modified:
         raise RecordError(
             f"{where}the {what} says that weights were modified when it was made, and no {what} holds these; apply "
-            "it to the model written beside it (*_modified_model.onnx, *_sparse_model.onnx), or where it has "
-            "prune_records take the structure alone (--structure-only)"
+            f"it to the model written beside it ({_MODELS_BESIDE})"
+            + (_STRUCTURE_ALONE if plain_record(plan).prune else "")
         )
     if header.source_sha256 is not None and header.source_sha256 != digest(proto, base_dir):
         raise RecordError(

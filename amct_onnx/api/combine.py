@@ -15,6 +15,7 @@ from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.compress import ALL_FORMS, as_forms, as_target, stored_like
+from amct_onnx.api.configured import check_feeds
 from amct_onnx.api.given import walkable
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_result import PruneReport
@@ -106,6 +107,8 @@ def compress(
         source = prune_source(whole, base_dir, data=given.data)
         resolved = configure_pruning(source.proto, base_dir, source.shapes, config, Flow.COMPRESSED)
     _check_asks(resolved)
+    if resolved.quantized():
+        check_feeds(given.data, resolved)
     removal = remove(
         model,
         FloatModel(whole, base_dir),

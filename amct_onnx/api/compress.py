@@ -19,7 +19,14 @@ from amct_onnx.analyse.planner import Plan, check_names, make_plan
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import assemble, plain_record
 from amct_onnx.api.belonging import check_belongs
-from amct_onnx.api.configured import ConfigSource, config_notes, configure, feed_notes, refuse_beside_config
+from amct_onnx.api.configured import (
+    ConfigSource,
+    check_feeds,
+    config_notes,
+    configure,
+    feed_notes,
+    refuse_beside_config,
+)
 from amct_onnx.api.result import CompressionResult
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source, refuse_compressed, source_files
 from amct_onnx.api.structure import is_to_restore, quantization_part, restored
@@ -36,6 +43,7 @@ from amct_onnx.errors import ArgumentError, RecordError
 from amct_onnx.graph import BuiltModel, digest
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.passes.balance import Factors
+from amct_onnx.passes.base import SKIPPED
 from amct_onnx.passes.insert_qdq import QdqTarget
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, load_record
 from amct_onnx.rewrite import OutputForm, Prepared, prepare
@@ -180,7 +188,7 @@ def _quantized(
     """Plan, rewrite, try out."""
     watch = Stopwatch()
     with blaming_illegal_models(proto, base_dir):
-        prepared, options, notes = _planning(proto, base_dir, config, choices, forms, target)
+        prepared, options, notes = _planning(proto, base_dir, data, config, choices, forms, target)
         options = replace(
             options,
             reduce_range=choices.reduce_range,
@@ -263,6 +271,7 @@ class _Choices:
 def _planning(
     proto: ModelProto,
     base_dir: Path | None,
+    data: Any | Calibration,
     config: ConfigSource | None,
     choices: _Choices,
     forms: Collection[OutputForm],
@@ -272,6 +281,7 @@ def _planning(
     symmetric = target is QdqTarget.TENSORRT
     if config is not None:
         configured = configure(proto, base_dir, config)
+        check_feeds(data, configured.config)
         options = plan_options(configured.config, symmetric=symmetric)
         return configured.prepared, options, config_notes(configured.config)
     wanted = choices.gemm_per_channel
@@ -281,7 +291,7 @@ def _planning(
             weight=WeightOptions(algorithm=choices.weights),
             migration_strength=choices.dmq,
         ),
-        skip=choices.skip,
+        skip=dict.fromkeys(choices.skip, SKIPPED),
         gemm_per_channel=OutputForm.ASCEND not in forms if wanted is None else wanted,
     )
     prepared = prepare(proto, base_dir, skip_fusion=choices.skip_fusion, do_fusion=choices.do_fusion)

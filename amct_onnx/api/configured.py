@@ -12,8 +12,10 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.configurable import model_facts
 from amct_onnx.analyse.engine import Calibration
+from amct_onnx.analyse.walk import check_enough
 from amct_onnx.api.source import Source, blaming_illegal_models, load_source
 from amct_onnx.config import ModelFacts, QuantConfig, Request, load_request, resolve
+from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.errors import ArgumentError, ConfigError
 from amct_onnx.rewrite import Prepared, prepare
 
@@ -79,6 +81,13 @@ def config_notes(config: QuantConfig) -> tuple[str, ...]:
     return tuple(f"{config.source}, {finding}" for finding in config.warnings)
 
 
+def check_feeds(data: Any, config: QuantConfig | RetrainConfig) -> None:
+    """Raise :class:`DataError` at once, if data that can be counted holds fewer feeds than a config asks for."""
+    held = data.feeds if isinstance(data, Calibration) else len(data) if isinstance(data, Sized) else 0
+    if held:
+        check_enough(held, config.batch_num, config.source)
+
+
 def feed_notes(data: Any, wanted: int | None) -> tuple[str, ...]:
     """What a report should say where the data holds more feeds than a config asks for."""
     if wanted is None:
@@ -89,5 +98,6 @@ def feed_notes(data: Any, wanted: int | None) -> tuple[str, ...]:
         return (f"batch_num is {wanted}, but the statistics were taken from {data.feeds} feeds; all of them count",)
     if isinstance(data, Sized) and len(data) > wanted:
         used = "only the first" if wanted == 1 else f"the first {wanted}"
-        return (f"batch_num is {wanted}: {used} of {len(data)} feeds {'was' if wanted == 1 else 'were'} used",)
+        verb = "was" if wanted == 1 else "were"
+        return (f"batch_num is {wanted}: {used} of {len(data)} feeds {verb} used to find the scales",)
     return ()

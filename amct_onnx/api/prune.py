@@ -36,6 +36,7 @@ from amct_onnx.api.thin_out import masked_by_record
 from amct_onnx.api.trial import FITTED_TO, try_pruned
 from amct_onnx.errors import ArgumentError, NothingToCompressError, RecordError
 from amct_onnx.graph import BuiltModel, build, digest, import_model
+from amct_onnx.passes.drop_dead import DropDeadConstants
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.record import LoadedRecord, Record, RecordHeader, WeightState, load_record
@@ -168,9 +169,10 @@ def restore_pruned(
     read = [Path(record)] if isinstance(record, str | os.PathLike) else []
     files = (*source_files(model, whole, base_dir), *read)
     if not structure_only and is_modified_model(plain, whole, base_dir):
-        report = replace(prune_groups(model, input_shapes=input_shapes), notes=(TAKEN_AS_IT_IS,))
+        report = prune_groups(model, input_shapes=input_shapes)
+        groups = tuple(replace(group, reason=group.reason or _GONE) for group in report.groups)
+        report = replace(report, groups=groups, notes=(TAKEN_AS_IT_IS,))
         return PruneResult(plain, build(import_model(whole, base_dir)), report, files)
-    _refuse_fitted(plain, source, structure_only=structure_only)
     notes = () if structure_only else tuple(check_belongs(loaded, whole, base_dir))
     with blaming_illegal_models(whole, base_dir):
         opened = prune_source(whole, base_dir, input_shapes=input_shapes)
@@ -200,15 +202,6 @@ def _units(prunable: Prunable, record: Record, name: str, opened: PruneSource) -
     except RecordError as fault:
         told = opened.notes or tuple(filter(None, [opened.remedy]))
         raise RecordError("; ".join([str(fault), *told])) from None
-
-
-def _refuse_fitted(record: Record, source: str, *, structure_only: bool) -> None:
-    """The fitted weights stand in the pruned model alone."""
-    if record.is_fitted and not structure_only:
-        raise RecordError(
-            f"{source}: weights were modified when it was made (layers were fitted), and no record holds these; "
-            "use the *_pruned_model.onnx written beside it, or take the structure alone (--structure-only)"
-        )
 
 
 def _pruned(source: PruneSource, options: PruneOptions, given: FittingData, *, recover: bool) -> PruneResult:
@@ -254,9 +247,11 @@ def _taken_out(prunable: Prunable, units: LabelArray, source: PruneSource) -> Bu
     nodes = {str(node.name): node for node in prunable.model.graph.nodes}
     for name, shift in shifts.items():
         shift_bias(prunable.model, nodes[name], shift[kept[name]])
+    DropDeadConstants().run(prunable.model)
     return build(prunable.model)
 
 
+_GONE = "what the record takes out is gone already"
 _NO_LAYER = "it has no Conv, Gemm or MatMul in float"
 
 

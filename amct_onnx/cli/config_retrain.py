@@ -12,7 +12,7 @@ from amct_onnx.api.prune_config import resolve_auto_config, resolve_prune_config
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.words import of_all
 from amct_onnx.config.auto_prune import parse_auto_prune
-from amct_onnx.config.retrain import LayerRetrain, RetrainConfig, parse_retrain_request
+from amct_onnx.config.retrain import DataQuant, LayerRetrain, RetrainConfig, parse_retrain_request
 
 _SEARCH_SETTINGS = ("compress_ratio", "ascend_optimized", "max_prune_ratio", "test_iteration")
 
@@ -25,6 +25,8 @@ def show_retrain(
     console.result({"config": str(file), "model": str(model), **as_data(config)})
     if console.as_json:
         return
+    if config.quantized():
+        _show_settings(console, _settings(config))
     headers = ("layer", "type", "pruned", "quantized", "set by", "channels shared with")
     console.table(headers, [_row(name, layer) for name, layer in config.layers.items()])
     console.say(_summary(config))
@@ -57,8 +59,7 @@ def show_auto(text: str, file: Path, model: Path, console: Console, shapes: Mapp
     )
     if console.as_json:
         return
-    for name, value in settings.items():
-        console.say(f"{name}: {str(value).lower()}")
+    _show_settings(console, settings)
     headers = ("layer", "type", "channels pruned", "set by", "channels shared with")
     rows = [_row(name, layer) for name, layer in resolved.layers.items()]
     console.table(headers, [(name, kind, pruned, place, shared) for name, kind, pruned, _, place, shared in rows])
@@ -66,6 +67,16 @@ def show_auto(text: str, file: Path, model: Path, console: Console, shapes: Mapp
     console.say(f"{of_all(searched, len(layers), 'layer')} searched")
     for note in notes:
         console.say(f"warning: {note}")
+
+
+def _settings(config: RetrainConfig) -> dict[str, Any]:
+    """What concerns all layers that are quantized."""
+    return {"batch_num": config.batch_num, "force_fp16_quant": config.force_fp16_quant}
+
+
+def _show_settings(console: Console, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        console.say(f"{name}: {str(value).lower()}")
 
 
 def _row(name: str, layer: LayerRetrain) -> tuple[str, ...]:
@@ -101,13 +112,19 @@ def quantization_text(layer: LayerRetrain) -> str:
         return f"no: {layer.why_float}"
     parts = []
     if layer.data is not None:
-        low, high = layer.data.clip_min, layer.data.clip_max
-        bounds = "" if high is None else f", from {low:g} to {high:g}"
-        parts.append(f"data ulq_quantize, {layer.data.bits} bits{bounds}")
+        parts.append(f"data ulq_quantize, {layer.data.bits} bits{_range_text(layer.data)}")
     if layer.weight is not None:
         scales = "per channel" if layer.weight.channel_wise else "one scale"
         parts.append(f"weights {layer.weight.algorithm}, {layer.weight.bits} bits, {scales}")
     return "; ".join(parts)
+
+
+def _range_text(data: DataQuant) -> str:
+    """Which range is given; empty where none is."""
+    low = 0.0 if data.fixed_min else data.clip_min
+    ends = (("from", low), ("to", data.clip_max))
+    given = [f"{word} {bound:g}" for word, bound in ends if bound is not None]
+    return f", {' '.join(given)}" if given else ""
 
 
 def _searched_data(name: str, layer: LayerRetrain) -> dict[str, Any]:
@@ -118,7 +135,7 @@ def _searched_data(name: str, layer: LayerRetrain) -> dict[str, Any]:
 def as_data(config: RetrainConfig) -> dict[str, Any]:
     """A resolved config as plain data; the schema stands in docs/json.md."""
     return {
-        "settings": {"batch_num": config.batch_num, "force_fp16_quant": config.force_fp16_quant},
+        "settings": _settings(config),
         "layers": [_layer_data(name, layer) for name, layer in config.layers.items()],
         "warnings": list(_warnings(config)),
     }

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from tabulate import tabulate
@@ -64,14 +65,18 @@ class Console:
             sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=not is_unicode) + "\n")
 
     def progress(self, description: str, total: int | None = None) -> Any:
-        """A wrapper of an iterable that shows a bar after two seconds, on a terminal only."""
+        """A wrapper of iterables that shows a bar from two seconds after now on, on a terminal only.
+
+        The seconds run through all walks over the data, since many short ones are as long a wait as one.
+        """
+        shown_from = monotonic() + PROGRESS_DELAY_SECONDS
 
         def wrap(items: Iterable[Any]) -> Iterable[Any]:
             bar: Iterable[Any] = tqdm(
                 items,
                 desc=description,
                 total=total,
-                delay=PROGRESS_DELAY_SECONDS,
+                delay=max(0.0, shown_from - monotonic()),
                 disable=True if self.quiet else None,
                 file=sys.stderr,
                 leave=False,

@@ -314,10 +314,15 @@ def _add_compress(commands: argparse._SubParsersAction, common: argparse.Argumen
     _add_output(parser)
     _add_forms(parser)
     parser.add_argument(
-        "--importance", choices=[importance.value for importance in Importance], help="how channels are ranked"
+        "--importance",
+        choices=[importance.value for importance in Importance],
+        help="how channels are ranked: l2 and bn_scale by weights, the others by --data (default: reconstruction)",
     )
     parser.add_argument(
-        "--selection", choices=[selection.value for selection in Selection], help="which weights stay of four"
+        "--selection",
+        choices=[selection.value for selection in Selection],
+        help="which weights stay of four: the largest (l1, with --no-recover the default), or those whose loss the "
+        "others make up for best (compensated, the default)",
     )
     parser.add_argument(
         "--no-recover", action="store_true", help="change no weight that stays, so that the record alone says all"

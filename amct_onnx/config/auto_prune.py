@@ -66,8 +66,8 @@ def parse_auto_prune(text: str, *, source: str = "<text>") -> AutoPruneConfig:
     """
     if is_retrain_config(text):
         raise ConfigError(
-            f"{source} is a config of pruning and training (prune_config, retrain_*), not of a search; give it as "
-            "--config (config)"
+            f"{source} is a config of pruning and training (prune_config, retrain_*), not of a search; "
+            "`amct_onnx prune` takes it as --config"
         )
     try:
         root = _read(text)

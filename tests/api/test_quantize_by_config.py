@@ -50,7 +50,20 @@ def test_a_config_decides(cfg) -> None:
     assert set(layers) == {"conv", "conv2"}
     assert {layer.offset_d for layer in layers.values()} == {0}
     assert len(layers["conv"].scale_w) == 4
-    assert ("fc", "skipped on request") in {(refusal.node, refusal.reason) for refusal in result.report.refusals}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.cfg", '\nskip_layers: "fc"', "skip_layers, line 2"),
+        ("a.cfg", 'skip_layer_types: "Gemm"', "skip_layer_types, line 1"),
+        ("a.json", '{"conv":{"quant_enable":true},\n"fc":{"quant_enable":false}}', "not enabled, line 2"),
+        ("a.json", '{"conv":{"quant_enable":true}}', "the config does not list it"),
+    ],
+)
+def test_what_a_config_leaves_float_is_told_with_its_line(name: str, text: str, reason: str, cfg) -> None:
+    left = {refusal.node: refusal.reason for refusal in quantize(NET, FEEDS, config=cfg(text, name)).report.refusals}
+    assert left["fc"] == f"the config leaves it float: {reason}"
 
 
 def test_amcts_defaults_are_not_ours(cfg) -> None:
@@ -75,7 +88,7 @@ def test_json_says_the_same(cfg) -> None:
 def test_batch_num_limits_the_feeds(cfg) -> None:
     result = quantize(NET, FEEDS, config=cfg("batch_num: 2"))
     assert result.report.feeds == 2
-    assert "batch_num is 2: the first 2 of 4 feeds were used" in result.report.notes
+    assert "batch_num is 2: the first 2 of 4 feeds were used to find the scales" in result.report.notes
     assert result.record == quantize(NET, FEEDS[:2], config=cfg("batch_num: 2")).record
 
 
@@ -88,15 +101,18 @@ def test_only_the_wanted_feeds_are_read(cfg) -> None:
 
 
 def test_too_few_feeds(cfg) -> None:
-    with pytest.raises(DataError, match="batch_num is 5, but the calibration data holds 4 feeds; give more data"):
+    fault = "batch_num is 5, but the calibration data holds 4 feeds; give more data"
+    with pytest.raises(DataError, match=rf"my\.cfg: {fault}"):
         quantize(NET, FEEDS, config=cfg("batch_num: 5"))
+    with pytest.raises(DataError, match=fault):
+        quantize(NET, iter(FEEDS), config=cfg("batch_num: 5"))
 
 
 def test_statistics_stand_for_their_feeds(cfg) -> None:
     statistics = quantize(NET, FEEDS).calibration
     result = quantize(NET, statistics, config=cfg("batch_num: 2"))
     assert "the statistics were taken from 4 feeds; all of them count" in " ".join(result.report.notes)
-    with pytest.raises(DataError, match="batch_num is 5"):
+    with pytest.raises(DataError, match=r"my\.cfg: batch_num is 5"):
         quantize(NET, statistics, config=cfg("batch_num: 5"))
 
 

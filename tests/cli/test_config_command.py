@@ -125,7 +125,7 @@ def test_quantize(here, capsys) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert shown["calibration_feeds"] == 2
     assert [layer["name"] for layer in shown["layers"]] == ["conv"]
-    assert "batch_num is 2: the first 2 of 3 feeds were used" in shown["notes"]
+    assert "batch_num is 2: the first 2 of 3 feeds were used to find the scales" in shown["notes"]
     assert any("joint_quant" in note for note in shown["notes"])
 
 

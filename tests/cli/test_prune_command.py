@@ -119,6 +119,7 @@ class TestConfigShow:
             "1 of 3 layers are to be pruned",
         ):
             assert re.search(words, out), words
+        assert "batch_num" not in out
 
     def test_everything_else(self, here, capsys) -> None:
         (here / "my.cfg").write_text("""
@@ -142,7 +143,23 @@ class TestConfigShow:
             "0 of 3 layers are to be pruned, 2 thinned out 4:2, 2 quantized",
         ):
             assert re.search(words, out), words
+        assert out.startswith("batch_num: 1\nforce_fp16_quant: false\n")
         assert "warning" not in out
+
+    @pytest.mark.parametrize(
+        ("quantize", "words"),
+        [
+            ("", "8 bits;"),
+            ("fixed_min: false", "8 bits;"),
+            ("fixed_min: true", "8 bits, from 0;"),
+            ("clip_max_min { clip_max: 6.0 clip_min: -5.5 }", "8 bits, from -5.5 to 6;"),
+            ("clip_max_min { clip_max: 6.0 clip_min: -5.5 } fixed_min: true", "8 bits, from 0 to 6;"),
+        ],
+    )
+    def test_the_range_is_the_one_that_counts(self, here, capsys, quantize: str, words: str) -> None:
+        (here / "my.cfg").write_text(f"retrain_data_quant_config {{ ulq_quantize {{ {quantize} }} }}")
+        assert main([*self.COMMAND]) == 0
+        assert f"data ulq_quantize, {words} weights" in capsys.readouterr().out
 
     def test_json(self, here, capsys) -> None:
         assert main([*self.COMMAND, "--json"]) == 0
@@ -414,7 +431,7 @@ class TestAutoConfig:
             capsys,
             there,
             [*command, "--auto-config", "my.cfg"],
-            r"my\.cfg is a config of pruning .*give it as --config",
+            r"my\.cfg is a config of pruning .*`amct_onnx prune` takes it as --config",
         )
 
     def test_show(self, there, capsys) -> None:
@@ -567,7 +584,10 @@ def test_a_config_of_another_kind_is_told_by_name(here, capsys) -> None:
     np.savez("feed.npz", x=normal(1, 3, 8, 8))
     with_data = ["prune", "m.onnx", "--data", "feed.npz", "-o", "out/m"]
     fails(
-        capsys, here, [*with_data, "--auto-config", "my.cfg"], r"my\.cfg is a config of pruning .*give it as --config"
+        capsys,
+        here,
+        [*with_data, "--auto-config", "my.cfg"],
+        r"my\.cfg is a config of pruning .*`amct_onnx prune` takes it as --config",
     )
     (here / "search.cfg").write_text("# searched\ncompress_ratio: 1.3\n")
     for command in (

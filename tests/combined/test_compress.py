@@ -13,7 +13,7 @@ from onnx import ModelProto, numpy_helper
 
 import amct_onnx
 from amct_onnx import CombinedResult, OutputForm
-from amct_onnx.errors import ArgumentError, ConfigError, NothingToCompressError, RecordError, UsageError
+from amct_onnx.errors import ArgumentError, ConfigError, DataError, NothingToCompressError, RecordError, UsageError
 from amct_onnx.record import WeightState
 from tests.models import Array, initializers, normal, parse, run
 
@@ -218,6 +218,26 @@ def test_ulq_searches_for_the_scale_of_least_error(tmp_path) -> None:
         steps = np.clip(np.rint(weight / scale), -128, 127)
         errors[algorithm] = float(np.square(steps * scale - weight).sum())
     assert errors["ulq_retrain"] < errors["arq_retrain"]
+
+
+def test_too_few_feeds_are_told_before_the_data_is_walked(done) -> None:
+    walks: list[object] = []
+
+    def progress(walk: object) -> object:
+        walks.append(walk)
+        return walk
+
+    fault = r"my\.cfg: batch_num is 9, but the calibration data holds 8 feeds; give more data, or lower batch_num$"
+    with pytest.raises(DataError, match=fault):
+        done(FILTER + INT8.replace("8", "9", 1), progress=progress)
+    assert not walks
+    done(FILTER + "batch_num: 9", progress=progress)  # No layer is quantized: the number counts for nothing.
+    assert walks
+
+
+def test_batch_num_limits_what_scales_are_found_from(done) -> None:
+    (note,) = [note for note in done(SPARSE + INT8.replace("8", "2", 1)).result.report.notes if "batch_num" in note]
+    assert note == "batch_num is 2: the first 2 of 8 feeds were used to find the scales"
 
 
 def test_skipped_layers_stay_float(done) -> None:

@@ -215,6 +215,12 @@ FAULTS = [
     (data(clip_max=7, clip_min=-1).replace("7,", "1e999,"), 9, "conv1", "clip_max is inf, but it is a number above"),
     (data(clip_max=0, clip_min=-1), 9, "conv1", "clip_max is 0, but it is a number above 0"),
     (data(clip_max=1, clip_min=1), 10, "conv1", "clip_min is 1, but it is a number below 0"),
+    (
+        data(clip_max=1, clip_min=0),
+        10,
+        "conv1",
+        "clip_min is 0, but it is .*fixed_min: true lets the range begin at 0",
+    ),
     (data(fixed_min="yes"), 9, "conv1", "fixed_min is true or false, not a string"),
     (data(channel_wise=True), 9, "conv1", "channel_wise is no parameter of retrain_data_config"),
     # Weights.

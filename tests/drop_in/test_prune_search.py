@@ -176,7 +176,7 @@ def test_a_small_net_is_not_pruned_far_beyond_what_was_asked_for(folder) -> None
         ("compress_ratio: 2 override_prune_cfg: 'no.cfg'", r"auto\.cfg, line 1: override_prune_cfg: no\.cfg cannot"),
         (
             "prune_config { filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: 0.5 } } }",
-            r"auto\.cfg is a config of pruning .*give it as --config",
+            r"auto\.cfg is a config of pruning .*`amct_onnx prune` takes it as --config",
         ),
     ],
 )

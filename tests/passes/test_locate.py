@@ -127,7 +127,7 @@ def test_skipped_and_in_a_body() -> None:
                    else_branch = q () => (float[a,b,d,e] u) { u = Neg(s) }>
     """
     model = imported(parse(text, IMAGE + ", bool c", ANY, {"w": normal(3, 3, 1, 1)}))
-    found = locate_layers(model, ["skipped"])
+    found = locate_layers(model, {"skipped": "skipped on request"})
     assert [(layer.name, layer.in_body) for layer in found.layers] == [("inner", True)]
     assert {refusal.node: refusal.reason for refusal in found.refusals} == {"skipped": "skipped on request"}
     outside = found.outside_bodies()

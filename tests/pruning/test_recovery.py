@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 import amct_onnx
 from amct_onnx.analyse.fitting.rows import LayerView
+from amct_onnx.api.belonging import TAKEN_AS_IT_IS
 from amct_onnx.errors import DataError, RecordError, UsageError
 from tests.models import Array, imported, node_named, normal, parse, run
 
@@ -103,7 +104,9 @@ def test_a_product_with_a_bias_behind_it_is_fitted() -> None:
 def test_a_fitted_model_is_not_replayed_from_its_source(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "m.onnx")
     amct_onnx.prune(tmp_path / "m.onnx", feeds(), ratio=0.3).save(tmp_path / "p")
-    with pytest.raises(RecordError, match="weights were modified"):
+    with pytest.raises(
+        RecordError, match=r"p_record\.txt: .*weights were modified .*\*_pruned_model.*\(--structure-only\)$"
+    ):
         amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "p_record.txt")
     again = amct_onnx.restore_pruned(tmp_path / "m.onnx", tmp_path / "p_record.txt", structure_only=True)
     shapes = [
@@ -111,6 +114,19 @@ def test_a_fitted_model_is_not_replayed_from_its_source(tmp_path: Path) -> None:
         for proto in (again.model.to_proto(), onnx.load(tmp_path / "p_pruned_model.onnx"))
     ]
     assert {name: shapes[1][name] for name in shapes[0]} == shapes[0]
+
+
+def test_a_fitted_model_stays_as_it_is_under_its_own_record(tmp_path: Path) -> None:
+    amct_onnx.prune(network(), feeds(), ratio=0.3).save(tmp_path / "p")
+    again = amct_onnx.restore_pruned(tmp_path / "p_pruned_model.onnx", tmp_path / "p_record.txt")
+    again.save(tmp_path / "again")
+    for end in ("pruned_model.onnx", "record.txt"):
+        assert (tmp_path / f"again_{end}").read_bytes() == (tmp_path / f"p_{end}").read_bytes()
+    assert again.report.notes == (TAKEN_AS_IT_IS,)
+    assert {group.reason for group in again.report.groups} == {
+        "what the record takes out is gone already",
+        "it is the model's output 'y'",
+    }
 
 
 def test_a_plain_record_is_replayed_to_the_same_bytes(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from amct_onnx.graph.edit import replace_input
 from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
+from amct_onnx.passes.drop_dead import DropDeadConstants
 
 MOST_STAGES = 16
 """Walks over the data; layers of one walk do not see each other's fit."""
@@ -110,6 +111,8 @@ def refit(
             lost = _lost(layer.node, moments) if is_fitted else None
             found |= {str(node.name): evidence(moments, is_fitted=is_fitted, lost=lost) for node in layer.nodes}
     check_finite(found)
+    # Values that stood in Constant nodes have given way to initializers.
+    DropDeadConstants().run(model)
     return found
 
 

@@ -18,7 +18,9 @@ _BOUNDS: Mapping[str, _Bound] = {
     "batch_num": _Bound(lambda value: value >= 1, "it is at least 1"),
     "prune_ratio": _Bound(lambda value: 0 < value < 1, "it lies above 0 and below 1"),
     "clip_max": _Bound(lambda value: 0 < value < inf, "it is a number above 0"),
-    "clip_min": _Bound(lambda value: -inf < value < 0, "it is a number below 0"),
+    "clip_min": _Bound(
+        lambda value: -inf < value < 0, "it is a number below 0 (fixed_min: true lets the range begin at 0)"
+    ),
     "update_freq": _Bound(lambda value: value >= 0, "it is 0 or more"),
 }
 BITS: Mapping[str, int] = {"INT4": 4, "INT8": 8, "INT16": 16}
