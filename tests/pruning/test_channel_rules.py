@@ -589,6 +589,13 @@ CASES = {
         + ENDS,
         W,
     ),
+    "as many zeros as there are channels, few enough for a shape": Case(
+        """[first] s = MatMul(x, w1) h = Shape(s) none = ConstantOfShape(h) [other] p = MatMul(none, u1)
+           [last] q = MatMul(s, v1) y = Add(p, q)""",
+        {"w1": normal(5, 8, seed=129), "u1": normal(8, 4, seed=130), "v1": normal(8, 4, seed=131)},
+        inputs="float[2,5] x",
+        outputs="float[a,b] y",
+    ),
     "pairs turned by angles": Case(
         """[first] s = MatMul(x, w1) even = Slice(s, zero, large, two, two) odd = Slice(s, one, large, two, two)
            less = Neg(odd) a = Unsqueeze(less, three) b = Unsqueeze(even, three) c = Concat<axis = 3>(a, b)
