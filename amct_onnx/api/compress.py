@@ -309,6 +309,11 @@ def _idle_skips(prepared: Prepared, skip: Collection[str]) -> tuple[str, ...]:
     return (f"skipping {', '.join(idle)} changes nothing: only layers are skipped, as inspect lists them",)
 
 
+_NO_TENSORS = "no tensors file was given (--tensors, by default *_tensors.txt beside the record)"
+_EMPTY_TENSORS = "the tensors file names no tensor"
+_INPUTS_ALONE = "only layer inputs are quantized in the QDQ model, so most layers run in float"
+
+
 def apply(
     model: Source,
     record: str | os.PathLike[str] | Record | LoadedRecord,
@@ -349,12 +354,9 @@ def apply(
         proto, base_dir = modified.to_source()
     extra = _load_tensors(record, tensors, strict=strict)
     if extra is None or not plain_record(extra).layers:
-        extra = Record(header=plain.header or RecordHeader())
         if OutputForm.QDQ in forms:
-            notes.append(
-                "no tensors file was given (--tensors, by default *_tensors.txt beside the record): only layer inputs "
-                "are quantized in the QDQ model, so most layers run in float"
-            )
+            notes.append(f"{_NO_TENSORS if extra is None else _EMPTY_TENSORS}: {_INPUTS_ALONE}")
+        extra = Record(header=plain.header or RecordHeader())
     elif plain_record(extra).header is not None:
         check_belongs(extra, proto, base_dir, what="tensors file")
     with blaming_illegal_models(proto, base_dir):

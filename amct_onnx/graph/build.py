@@ -6,7 +6,7 @@ inputs, outputs, value infos, functions, metadata and doc strings as they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from onnx import (
     OperatorSetIdProto,
     StringStringEntryProto,
     TensorProto,
+    ValueInfoProto,
     helper,
 )
 
@@ -193,11 +194,19 @@ def _write_graph(graph: Graph, proto: GraphProto, outputs: set[int], values: dic
     if values is None:
         # What a body takes and gives is its own affair; the main graph's inputs and outputs are as they were.
         for info in (*proto.input, *proto.output):
-            if info.name in graph.retyped:
-                for size in info.type.tensor_type.shape.dim:
-                    size.Clear()
+            _resize(info, graph.resized.get(info.name, {}))
     stale = rewritten | graph.retyped
     proto.value_info.extend(info for info in source.value_info if info.name not in stale)
+
+
+def _resize(info: ValueInfoProto, sizes: Mapping[int, int]) -> None:
+    """Declare other sizes; numbers stay numbers, since results of a loop without a run have the declared shape."""
+    for axis, dim in enumerate(info.type.tensor_type.shape.dim if sizes else ()):
+        if axis in sizes:
+            is_number = dim.HasField("dim_value")
+            dim.Clear()
+            if is_number:
+                dim.dim_value = sizes[axis]
 
 
 def _is_untouched(written: dict[str, Constant], initializer: TensorProto) -> bool:

@@ -36,6 +36,7 @@ class Graph(gs.Graph):  # type: ignore[misc]
         unread: names of initializers that nothing read in the source; they are kept all the same.
         unread_outputs: names of node outputs that nothing read in the source.
         retyped: names of tensors whose source value info is no longer true.
+        resized: names of inputs and outputs of a body -> axes that have another size than in the source, each with it.
         control_nodes: the nodes that hold bodies, in graph order.
     """
 
@@ -48,6 +49,7 @@ class Graph(gs.Graph):  # type: ignore[misc]
         self.unread: set[str] = set()
         self.unread_outputs: set[str] = set()
         self.retyped: set[str] = set()
+        self.resized: dict[str, dict[int, int]] = {}
         self.control_nodes: list[Node] = []
 
 
@@ -252,6 +254,7 @@ def _copy_graph(graph: Graph, copies: dict[int, Tensor]) -> Graph:
     result.densified = set(graph.densified)
     result.unread, result.unread_outputs = set(graph.unread), set(graph.unread_outputs)
     result.retyped = set(graph.retyped)
+    result.resized = {name: dict(sizes) for name, sizes in graph.resized.items()}
     result.inputs = [copied(tensor) for tensor in graph.inputs]
     for node in graph.nodes:
         inputs, outputs = [copied(t) for t in node.inputs], [copied(t) for t in node.outputs]

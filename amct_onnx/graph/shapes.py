@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
+from amct_onnx.graph.body_constants import lend_constants
 from amct_onnx.graph.light import lighten
 from amct_onnx.graph.loop_shapes import infer_with_loops
 from amct_onnx.graph.protos import node_bodies
@@ -68,14 +69,30 @@ def infer_infos(
     for info in light.graph.output:
         info.type.tensor_type.ClearField("shape")
     _fix(light, fed or {})
+    if bodies:
+        lend_constants(light.graph)
     light = infer_with_loops(light, _infer) if bodies else _infer(light)
+    if not bodies:
+        return _infos(light.graph)
     found: dict[str, ValueInfoProto] = {}
-    doubtful: set[str] = set()
-    for graph in _graphs(light.graph) if bodies else [light.graph]:
-        for info in (*graph.input, *graph.output, *graph.value_info):
-            if found.setdefault(info.name, info).type != info.type:
-                doubtful.add(info.name)
-    return {name: info for name, info in found.items() if not (bodies and name in doubtful)}
+    meanings: dict[str, list[bytes]] = {}
+    for graph in _graphs(light.graph):
+        told = _infos(graph)
+        found.update(told)
+        for name in {*_defined(graph), *told}:
+            meanings.setdefault(name, []).append(told[name].type.SerializeToString() if name in told else b"")
+    return {name: info for name, info in found.items() if len(set(meanings[name])) == 1}
+
+
+def _infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """What is told of the tensors of one graph; what it is fed it may give out as it is, and declare otherwise."""
+    return {info.name: info for info in (*graph.value_info, *graph.output, *graph.input)}
+
+
+def _defined(graph: GraphProto) -> Iterator[str]:
+    """Names of the tensors that a graph makes; two bodies may call theirs alike."""
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (name for node in graph.node for name in node.output if name)
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:

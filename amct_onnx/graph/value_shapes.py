@@ -9,7 +9,9 @@ from onnx import GraphProto, NodeProto
 
 from amct_onnx.graph.protos import node_bodies
 
-_COUNTING = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress", "StringSplit", "ImageDecoder"})
+_COUNTING = frozenset(
+    {"NonZero", "NonMaxSuppression", "Unique", "Compress", "StringNormalizer", "StringSplit", "ImageDecoder"}
+)
 """Operators that give as many entries as they find."""
 
 _SIZING: dict[str, slice] = {
@@ -30,17 +32,23 @@ _SIZING: dict[str, slice] = {
     "CenterCropPad": slice(1, None),
     "MaxUnpool": slice(2, None),
     "AffineGrid": slice(1, None),
+    "BlackmanWindow": slice(0, None),
+    "HammingWindow": slice(0, None),
+    "HannWindow": slice(0, None),
+    "MelWeightMatrix": slice(0, None),
     "Col2Im": slice(1, None),
     "DFT": slice(1, None),
     "STFT": slice(1, None),
     "If": slice(0, 1),
-    "Loop": slice(0, None),
     "SequenceAt": slice(1, None),
     "SplitToSequence": slice(1, None),
 }
 """Operators -> the inputs whose values say what shape the results have."""
 
 _MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
+
+_RANDOM = frozenset({"RandomNormal", "RandomUniform"})
+"""Operators whose values are others in every run, though they read nothing."""
 
 
 @dataclass
@@ -49,6 +57,19 @@ class _Found:
 
     computed: set[str] = field(default_factory=set)
     shaped: set[str] = field(default_factory=set)
+
+    def note(self, name: str, *, values: bool, shape: bool) -> None:
+        """Add what is found of a tensor."""
+        if name and values:
+            self.computed.add(name)
+        if name and shape:
+            self.shaped.add(name)
+
+    def pass_on(self, name: str, to: str) -> bool:
+        """Let one tensor depend on what another depends on; whether that is new."""
+        before = (to in self.computed, to in self.shaped)
+        self.note(to, values=name in self.computed, shape=name in self.shaped)
+        return before != (to in self.computed, to in self.shaped)
 
 
 def shaped_by_values(graph: GraphProto) -> frozenset[str]:
@@ -63,24 +84,57 @@ def shaped_by_values(graph: GraphProto) -> frozenset[str]:
 
 def _follow(graph: GraphProto, found: _Found) -> None:
     for node in graph.node:
-        read = list(_read(node))
-        values = any(name in found.computed for name in read)
-        shapes = any(name in found.shaped for name in read)
-        for body in node_bodies(node):
-            if values:
-                found.computed.update(info.name for info in body.input)
-            if shapes:
-                found.shaped.update(info.name for info in body.input)
-            _follow(body, found)
-            values = values or any(info.name in found.computed for info in body.output)
-            shapes = shapes or any(info.name in found.shaped for info in body.output)
-        if node.op_type in _MEASURING and _is_standard(node):
-            values, shapes = shapes, False
-        shapes = shapes or _decides(node, found)
-        if values:
-            found.computed.update(node.output)
-        if shapes:
-            found.shaped.update(node.output)
+        if _is_standard(node) and node.op_type in ("Loop", "Scan"):
+            _follow_runs(node, found)
+        else:
+            _follow_node(node, found)
+
+
+def _follow_node(node: NodeProto, found: _Found) -> None:
+    read = list(_read(node))
+    values = any(name in found.computed for name in read) or (_is_standard(node) and node.op_type in _RANDOM)
+    shapes = any(name in found.shaped for name in read)
+    for body in node_bodies(node):
+        for info in body.input:
+            found.note(info.name, values=values, shape=shapes)
+        _follow(body, found)
+        values = values or any(info.name in found.computed for info in body.output)
+        shapes = shapes or any(info.name in found.shaped for info in body.output)
+    if node.op_type in _MEASURING and _is_standard(node):
+        values, shapes = shapes, False
+    shapes = shapes or _decides(node, found)
+    for name in node.output:
+        found.note(name, values=values, shape=shapes)
+
+
+def _follow_runs(node: NodeProto, found: _Found) -> None:
+    """A Loop or Scan: each run is given what the one before made, and values may say how many there are."""
+    (body,) = node_bodies(node)
+    is_loop = node.op_type == "Loop"
+    inputs = [info.name for info in body.input]
+    made = [info.name for info in body.output]
+    # Before operator set 9 a Scan has the lengths of its sequences before what its body is given.
+    for outer, inner in zip(
+        node.input if is_loop else node.input[len(node.input) - len(inputs) :], inputs, strict=False
+    ):
+        found.pass_on(outer, inner)
+    carried = list(zip(inputs[1:] if is_loop else inputs[: -_scanned(node)], made, strict=False))
+    is_new = True
+    while is_new:
+        _follow(body, found)
+        is_new = any(found.pass_on(behind, before) for before, behind in carried)
+    is_counted = is_loop and any(name in found.computed for name in (*node.input[:2], made[0]))
+    first = 1 if is_loop else 0
+    for before, name in zip((before for before, _ in carried[first:]), node.output, strict=False):
+        # Without a run it is what was there before.
+        found.pass_on(before, name)
+    for behind, name in zip(made[first:], node.output, strict=False):
+        found.pass_on(behind, name)
+        found.note(name, values=is_counted, shape=is_counted)
+
+
+def _scanned(node: NodeProto) -> int:
+    return next(attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs")
 
 
 def _decides(node: NodeProto, found: _Found) -> bool:

@@ -93,7 +93,7 @@ def _group(flow: Flow, producers: Sequence[Producer]) -> Group:
         blocks = np.zeros(units.size, np.int64)
     free = ~labels.is_fixed(units)
     fixed = units[~free]
-    reason = labels.reason(int(fixed[0])) if fixed.size else ""
+    reason = labels.reason(int(fixed[0])) if fixed.size else "" if units.size else "it makes no channels"
     return Group(tuple(producers), units, free, blocks, (), reason, ())
 
 

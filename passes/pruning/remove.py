@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from amct_onnx.graph.model import Model
 from amct_onnx.passes.base import PassResult
 from amct_onnx.passes.drop_dead import drop_unread
-from amct_onnx.passes.pruning.adjust import Entries, Slice, Unread
+from amct_onnx.passes.pruning.adjust import Entries, Keep, Slice, Unread
+from amct_onnx.passes.pruning.axes import Layout, size_of
 from amct_onnx.passes.pruning.labels import LabelArray
 from amct_onnx.passes.pruning.walk import Flow
 
@@ -52,4 +54,17 @@ class RemoveChannels:
         drop_unread(model, loose)
         for graph in model.graphs():
             graph.retyped |= set(self.flow.tensors)
+            for tensor in (*graph.inputs, *graph.outputs):
+                sizes = _changed_sizes(self.flow.layouts.get(id(tensor), ()), keep)
+                if sizes:
+                    graph.resized[tensor.name] = sizes
         return PassResult(tuple(changed))
+
+
+def _changed_sizes(layout: Layout, keep: Keep) -> dict[int, int]:
+    """Axes of which channels go -> how many positions are left."""
+    left = {
+        axis: math.prod(factor.size if factor.labels is None else int(keep(factor.labels).sum()) for factor in factors)
+        for axis, factors in enumerate(layout)
+    }
+    return {axis: size for axis, size in left.items() if size != size_of(layout[axis])}

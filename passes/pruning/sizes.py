@@ -184,7 +184,8 @@ def _reshape(_node: Node, operands: Sequence[Sizes]) -> Sizes:
 
 def _fill(node: Node, operands: Sequence[Sizes]) -> Sizes:
     shape = _numbers(operands[0]).tolist()
-    if math.prod(shape) > _MOST:
+    # What has as many entries as there are channels loses some with them.
+    if math.prod(shape) > _MOST or operands[0].counted:
         raise ValueError("no shape")
     given = node.attrs.get("value")
     value = constant_array(given).reshape(-1) if given is not None else np.zeros(1, np.float32)

@@ -85,6 +85,7 @@ class Flow:
         balances: which blocks must stay of one size.
         approximate: nodes whose results change for other channels, too: name -> labels.
         tensors: the axes of the tensors along which channels run, by name.
+        layouts: the same by ``id`` of the tensor, since a name may mean two tensors in bodies.
         loose: computed sizes that lost a reader, since they count channels and must not change with them.
     """
 
@@ -96,6 +97,7 @@ class Flow:
     balances: list[Balance] = field(default_factory=list)
     approximate: dict[str, LabelArray] = field(default_factory=dict)
     tensors: dict[str, Layout] = field(default_factory=dict)
+    layouts: dict[int, Layout] = field(default_factory=dict)
     loose: list[Tensor] = field(default_factory=list)
 
 
@@ -119,7 +121,6 @@ class Walk:
         self.kept = kept
         self._shapes = shapes
         self._declared = declared
-        self._layouts: dict[int, Layout] = {}
         self._sizes: dict[int, Sizes] = {}
         self._frozen: dict[int, Constant] = {}
         self._shared: dict[int, Mapping[int, LabelArray]] = {}
@@ -153,7 +154,7 @@ class Walk:
 
     def layout(self, tensor: Tensor) -> Layout | None:
         """What is known of a tensor's axes; None when not even their number."""
-        known = self._layouts.get(id(tensor))
+        known = self.flow.layouts.get(id(tensor))
         if known is not None:
             return known
         shape = self.shape(tensor)
@@ -174,16 +175,16 @@ class Walk:
     def set(self, tensor: Tensor, layout: Sequence[Axis]) -> None:
         """Say what the axes of a result are."""
         if any(map(has_labels, layout)):
-            self._layouts[id(tensor)] = tuple(layout)
+            self.flow.layouts[id(tensor)] = tuple(layout)
             self.flow.tensors[tensor.name] = tuple(layout)
 
     def has_labels(self, tensor: Tensor) -> bool:
         """Whether channels run along one of its axes."""
-        return id(tensor) in self._layouts
+        return id(tensor) in self.flow.layouts
 
     def axis_labels(self, tensor: Tensor, axis: int) -> LabelArray | None:
         """Labels along one axis of a tensor; None without."""
-        layout = self._layouts.get(id(tensor))
+        layout = self.flow.layouts.get(id(tensor))
         return None if layout is None else labels_of(layout[axis], self.labels)
 
     def values(self, tensor: Tensor) -> Array | None:
@@ -292,7 +293,7 @@ class Walk:
 
     def fix(self, tensor: Tensor, reason: str) -> None:
         """Let all channels of a tensor stay, and those that it counts."""
-        for axis in self._layouts.get(id(tensor), ()):
+        for axis in self.flow.layouts.get(id(tensor), ()):
             for factor in axis:
                 if factor.labels is not None:
                     self.labels.fix(factor.labels, reason)

@@ -123,6 +123,8 @@ def _obstacle(node: Node, layer: SparseLayer | None) -> tuple[str, str] | None:
         return ("its weight is a vector", "reshape it to a matrix") if is_vector else (_COMPUTED, _FOLD)
     if np.dtype(layer.weight.dtype).kind != "f":
         return f"its weight holds {np.dtype(layer.weight.dtype).name}, not floats", "prune the float model instead"
+    if 0 in layer.weight.shape:
+        return "its weight holds nothing", ""
     if layer.axis.per_group <= KEPT:
         channels = "1 input channel" if layer.axis.per_group == 1 else f"{layer.axis.per_group} input channels"
         return f"of every four weights {KEPT} stay, and it has {channels} per group", ""

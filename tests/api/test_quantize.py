@@ -157,6 +157,13 @@ def test_qdq_without_tensors_file_says_it_will_be_slow(result, data, tmp_path):
     assert accuracy(open_session(again.model("qdq")), data) > 0.99
 
 
+def test_an_empty_tensors_file_is_not_called_missing(result, data, tmp_path):
+    paths = result.save(tmp_path / "m")
+    paths["tensors"].write_text("# amct_onnx record, format 1\n")
+    (note,) = amct_onnx.apply(data.model_path, paths["record"], formats=["qdq"]).report.notes
+    assert note.startswith("the tensors file names no tensor: only layer inputs are quantized")
+
+
 def test_outputs_never_overwrite_the_source(data, tmp_path):
     source = tmp_path / "net_qdq_model.onnx"
     source.write_bytes(data.model_path.read_bytes())

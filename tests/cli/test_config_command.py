@@ -148,3 +148,12 @@ def test_a_config_is_never_overwritten(here, capsys) -> None:
     (here / "m_record.txt").write_text(CFG)
     assert main(["quantize", "m.onnx", "--data", "data", "-o", "m", "--config", "m_record.txt"]) == 2
     assert (here / "m_record.txt").read_text() == CFG
+
+
+def test_a_prune_config_that_cannot_be_read_is_shown_as_one(here, capsys) -> None:
+    (here / "prune.cfg").write_text(
+        "prune_config { filter_pruner { balanced_l2_norm_filter_prune { prune_ratio: a: 1 } } }"
+    )
+    for command in (["config", "show", "prune.cfg", "--model", "m.onnx"], ["prune", "m.onnx", "--config", "prune.cfg"]):
+        assert main([*command, *(["-o", "out/m"] if command[0] == "prune" else [])]) == 2
+        assert "prune.cfg, line 1, column 78: expected the name of a field, found ':'" in capsys.readouterr().err

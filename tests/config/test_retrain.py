@@ -342,7 +342,8 @@ def test_a_file_that_is_not_there(tmp_path) -> None:
         ("common_config { ifmr_quantize {} }", False),
         ('skip_layers: "a" override_layer_configs { layer_name: "b" calibration_config {} }', False),
         ('{"version":1}', False),
-        ("prune_config {", False),
+        ("prune_config {", True),
+        ("common_config {", False),
     ],
 )
 def test_retrain_configs_are_known_by_their_fields(text: str, *, is_one: bool) -> None:

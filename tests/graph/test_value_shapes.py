@@ -18,6 +18,14 @@ BY_SHAPES = {
         "s = Size(x) c = Cast<to=9>(s) y = If(c) <then_branch = t () => (p) { p = Relu(x) }, "
         "else_branch = e () => (q) { q = Neg(x) }>"
     ),
+    "a loop that runs as often as it is told": (
+        "m = Constant<value_int=3>() e, y = Loop(m, , x) <body = b (int64 i, bool go, float[2,3] a) => "
+        "(bool on, float[2,3] c, float[2,3] each) { on = Identity(go) c = Neg(a) each = Mul(a, x) }>"
+    ),
+    "a Scan over rows": ("y = Scan<num_scan_inputs=1, body = b (float[3] a) => (float[3] c) { c = Neg(a) }>(x)"),
+    "an input left out behind a result left out": (
+        "a, , = LSTM<hidden_size=2>(x, x, x) g = Constant<value_floats=[1.0, 1.0]>() y = Resize(x, , g)"
+    ),
 }
 BY_VALUES = {
     "found entries": "y = NonZero(x)",
@@ -32,6 +40,28 @@ BY_VALUES = {
         "c = Constant<value_int=1>() b = Cast<to=9>(c) y = If(b) <then_branch = t () => (p) { p = NonZero(x) }, "
         "else_branch = e () => (q) { q = NonZero(x) }>"
     ),
+    "as many runs as a value in the body lets pass": (
+        "m = Constant<value_int=9>() t = Constant<value_float=0.5>() e, y = Loop(m, , t) <body = b "
+        "(int64 i, bool go, float a) => (bool on, float c, float each) "
+        "{ c = Neg(a) each = Neg(a) k = ReduceMax<keepdims=0>(x) on = Less(k, a) }>"
+    ),
+    "the shape of what the run before found": (
+        "m = Constant<value_int=9>() t = Constant<value_ints=[1]>() e, f = Loop(m, , t) <body = b "
+        "(int64 i, bool go, int64[k] a) => (bool on, int64[l] c, int64[1] each) "
+        "{ on = Identity(go) n = NonZero(x) c = Reshape(n, s1) each = Shape(a) }> y = ConstantOfShape(f)"
+    ),
+    "as many runs as a value says": (
+        "m = ReduceMax<keepdims=0>(x) n = Cast<to=7>(m) t = Constant<value_float=0.5>() e, y = Loop(n, , t) <body = b "
+        "(int64 i, bool go, float a) => (bool on, float c, float each) "
+        "{ on = Identity(go) c = Neg(a) each = Neg(a) }>"
+    ),
+    "what a Scan carries of them": (
+        "n = NonZero(x) e, y = Scan<num_scan_inputs=1, body = b (int64[2,k] a, float[3] r) => "
+        "(int64[2,k] c, int64[2,k] d) { c = Neg(a) d = Neg(a) }>(n, x)"
+    ),
+    "a window as long as a value says": "m = ReduceMax<keepdims=0>(x) n = Cast<to=7>(m) y = HannWindow(n)",
+    "what is found in random values": "r = RandomNormal<shape = [4]>() y = NonZero(r)",
+    "words that are left out": 'y = StringNormalizer<stopwords = ["a"]>(x)',
     "an operator that no table knows": "y = custom.Find(x)",
 }
 

@@ -435,6 +435,20 @@ CASES = {
         {**W, "u": conv(8, 8, seed=121), "times": np.array(2)},
         ("first", "inner"),
     ),
+    "parts in a loop, as large as a constant outside of it says": Case(
+        """[first] s = MatMul(x, w1)
+           t = Loop(times, , s) < body = d (int64 i, bool go, float[n,8] a) => (bool on, float[n,8] b) {
+               on = Identity(go) l, r = Split<axis = 1>(a, sizes) m = Tanh(l) b = Concat<axis = 1>(m, r) }>
+           [last] y = MatMul(t, v1)""",
+        {
+            "w1": normal(5, 8, seed=132),
+            "v1": normal(8, 4, seed=133),
+            "sizes": ints(4, 4),
+            "times": np.array(2),
+        },
+        inputs="float[n,5] x",
+        outputs="float[a,b] y",
+    ),
     "a number of channels that a loop reads as a scale": Case(
         """[first] s = Conv(x, w) h = Shape(s) n = Gather(h, at1)
            t = Loop(times, , s) < body = d (int64 i, bool go, float[n,8,h,k] a) => (bool on, float[n,8,h,k] b) {
@@ -589,6 +603,13 @@ CASES = {
         + ENDS,
         W,
     ),
+    "as many zeros as there are channels, few enough for a shape": Case(
+        """[first] s = MatMul(x, w1) h = Shape(s) none = ConstantOfShape(h) [other] p = MatMul(none, u1)
+           [last] q = MatMul(s, v1) y = Add(p, q)""",
+        {"w1": normal(5, 8, seed=129), "u1": normal(8, 4, seed=130), "v1": normal(8, 4, seed=131)},
+        inputs="float[2,5] x",
+        outputs="float[a,b] y",
+    ),
     "pairs turned by angles": Case(
         """[first] s = MatMul(x, w1) even = Slice(s, zero, large, two, two) odd = Slice(s, one, large, two, two)
            less = Neg(odd) a = Unsqueeze(less, three) b = Unsqueeze(even, three) c = Concat<axis = 3>(a, b)
@@ -605,6 +626,9 @@ CASES = {
         },
         inputs="float[n,6,5] x",
         outputs="float[a,b,c] y",
+    ),
+    "an input that is given out as it is": Case(
+        f"[first] s = Conv(x, w) t = Relu(s) {ENDS}", W, outputs="float[a,b,c,d] y, float[m,3,8,8] x"
     ),
     "where and comparisons": Case(
         f"[first] s = Conv(x, w) m = Greater(s, limit) t = Where(m, s, zero) {ENDS}",
@@ -723,6 +747,12 @@ def test_a_shared_weight_stays_one() -> None:
 
 
 PINNED = {
+    "it makes no channels": Case(
+        "[first] s = MatMul(x, none) y = MatMul(s, nothing)",
+        {"none": normal(5, 0), "nothing": normal(0, 4)},
+        inputs="float[n,5] x",
+        outputs="float[a,b] y",
+    ),
     "the model's output": Case("[first] y = Conv(x, w)", W),
     "no layer's": Case(
         "[first] s = Conv(x, w3) t = Add(s, x) [last] y = Conv(t, v3)", {"w3": conv(3, 3), "v3": conv(4, 3)}

@@ -124,6 +124,7 @@ def test_input_axis_of_a_grouped_transposed_convolution() -> None:
         ),
         ("c = Abs(x) [d] y = MatMul(c, x)", {}, "both its inputs are computed at run time"),
         ("[d] y = MatMul(x, w)", {"w": normal(8)}, "its weight is a vector"),
+        ("[d] y = MatMul(x, w)", {"w": normal(8, 0)}, "its weight holds nothing"),
         ("[d] y = MatMul(x, w) z = Gather(w, i)", {"w": normal(8, 8), "i": np.array([1])}, "reads its weight, too"),
         ("[d] y = MatMul(x, w) [e] z = MatMul(w, x)", {"w": normal(8, 8)}, "is not thinned out in the same way"),
     ],

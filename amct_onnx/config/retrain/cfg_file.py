@@ -6,6 +6,7 @@ of protobuf text, with a warning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from amct_onnx.config.cfg_file import problem_findings
@@ -44,13 +45,13 @@ def parse_cfg(text: str, source: str) -> RetrainRequest:
 
 
 def is_retrain_cfg(text: str) -> bool:
-    """Whether a text holds what only a retrain config has; what cannot be read does not."""
+    """Whether a text holds what only a retrain config has, or where it cannot be read its words."""
+    own = {*OF_PRUNING, *OF_QUANTIZATION, *PARTS}
     try:
         root = _read(text)
     except TextError:
-        return False
+        return not own.isdisjoint(re.findall(r"\w+", text))
     entries = [root, *root.all("override_layer_types"), *root.all("override_layer_configs")]
-    own = {*OF_PRUNING, *OF_QUANTIZATION, *PARTS}
     return any(own & entry.fields.keys() for entry in entries)
 
 

@@ -50,7 +50,7 @@ def refuse_search_config(text: str, source: str) -> None:
 
 
 def is_retrain_config(text: str) -> bool:
-    """Whether a text holds what only a retrain config has; what cannot be read does not."""
+    """Whether a text holds what only a retrain config has; JSON that cannot be read does not."""
     text = text.removeprefix("\ufeff")
     return is_retrain_json(text) if _is_json(text) else is_retrain_cfg(text)
 
