@@ -23,8 +23,12 @@ from amct_onnx.runtime import InputSpec, input_specs, open_session
 from amct_onnx.runtime.shapes import run_shapes
 from amct_onnx.wording import counted
 
-_PROBES = 3
+_LEAST_PROBES, _MOST_PROBES = 3, 16
 """Feeds on which losses are measured."""
+_PROBED_SAMPLES = 64
+"""Samples that they should hold together; of the first 3 lines of text alone, every layer looks as if it could go."""
+_PROBED_SHARE = 5
+"""At most every fifth feed, or there is too little to fit to."""
 _LEAST_TO_SPLIT = 8
 """Fewer feeds are not split."""
 _BATCH, _IMAGE, _SEQUENCE = 2, 64, 16
@@ -67,11 +71,18 @@ def held_out(proto: ModelProto, base_dir: Path | None, given: FittingData) -> tu
     if isinstance(feeds, Sized):
         total = len(feeds) if total is None else min(len(feeds), total)
     if total is None or total < _LEAST_TO_SPLIT:
-        return given, first_feeds(proto, base_dir, feeds, _PROBES if total is None else min(total, _PROBES))
-    count = total - _PROBES
+        return given, first_feeds(proto, base_dir, feeds, min(total or _LEAST_PROBES, _LEAST_PROBES))
+    first = first_feeds(proto, base_dir, feeds, 1)
+    count = total - _probes(first[0], total)
     specs = input_specs(open_session(proto, base_dir=base_dir, part=inputs_alone(proto)))
     last = [feed for feed in islice(iterate_feeds(feeds, specs), count, total) if not is_empty(feed, specs)]
-    return (replace(given, feeds=count), last) if last else (given, first_feeds(proto, base_dir, feeds, _PROBES))
+    return (replace(given, feeds=count), last) if last else (given, first)
+
+
+def _probes(feed: Feed, total: int) -> int:
+    """How many feeds like this one, of so many, losses are measured on."""
+    samples = max([1, *(len(array) for array in feed.values() if array.ndim)])
+    return max(_LEAST_PROBES, min(-(-_PROBED_SAMPLES // samples), _MOST_PROBES, total // _PROBED_SHARE))
 
 
 def _usual(spec: InputSpec) -> tuple[int, ...]:
