@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from onnx import helper
 
 from tests.legal import steps
@@ -81,11 +82,16 @@ def attend(writer: Writer, data: Value) -> Value:
     return writer.add("Reshape", [mixed, _ints(writer, 0, 0, writer.pick([-1, width]))])
 
 
+# onnxruntime 1.21 reads memory that nobody wrote, or that is not its own, in recurrent layers of two directions:
+# results differ from run to run, and now and then the process ends.
+_DIRECTIONS = [1] if onnxruntime.__version__.startswith("1.21.") else [1, 2]
+
+
 def recur(writer: Writer, data: Value) -> Value:
     """A recurrent layer of one or two directions, of which the states at all steps or the last ones are read."""
     if data.rank != 3:
         return widen(writer, data)
-    op, hidden, directions = writer.pick(sorted(_GATES)), writer.pick([3, 4, 6]), writer.pick([1, 2])
+    op, hidden, directions = writer.pick(sorted(_GATES)), writer.pick([3, 4, 6]), writer.pick(_DIRECTIONS)
     rows = _GATES[op] * hidden
     inputs = [data.name, writer.weight(directions, rows, data.shape[2]), writer.weight(directions, rows, hidden)]
     inputs += [writer.weight(directions, 2 * rows)] if writer.flag() else []

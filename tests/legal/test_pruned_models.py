@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
-import onnxruntime
 from hypothesis import HealthCheck, assume, given, settings
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 import amct_onnx
 from amct_onnx.errors import NothingToCompressError
@@ -32,25 +31,12 @@ def results(model: ModelProto, feed: dict[str, Array]) -> list[Array] | None:
 
 
 def is_repeatable(model: ModelProto, feed: dict[str, Array]) -> bool:
-    """Whether two runs give the same.
-
-    onnxruntime 1.21 reads what nobody wrote in recurrent layers of two directions, now and then, so three runs that
-    agree say nothing of these.
-    """
-    if onnxruntime.__version__.startswith("1.21.") and any(map(_has_two_directions, model.graph.node)):
-        return False
+    """Whether runs give the same."""
     runs = [run(unnamed(model), feed) for _ in range(3)]
     return all(
         np.array_equal(first, other, equal_nan=first.dtype.kind == "f")
         for again in runs[1:]
         for first, other in zip(runs[0], again, strict=True)
-    )
-
-
-def _has_two_directions(node: NodeProto) -> bool:
-    bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return any(attribute.s == b"bidirectional" for attribute in node.attribute) or any(
-        _has_two_directions(inner) for body in bodies for inner in body.node
     )
 
 
