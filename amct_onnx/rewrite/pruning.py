@@ -14,7 +14,8 @@ from amct_onnx.errors import RecordError
 from amct_onnx.graph import BuiltModel, Model, build, import_model, name_nodes
 from amct_onnx.graph.element_types import settle_types
 from amct_onnx.graph.model import Graph, bodies_of, with_bodies
-from amct_onnx.graph.op_table import is_standard, spec_of
+from amct_onnx.graph.op_table import is_standard, resolve_constant, spec_of
+from amct_onnx.graph.parts import Node
 from amct_onnx.graph.shapes import declared_sizes
 from amct_onnx.passes.densify import DensifySparse
 from amct_onnx.passes.drop_dead import DropDeadConstants
@@ -257,11 +258,19 @@ def lost_places(prunable: Prunable, units: LabelArray) -> frozenset[str]:
     found = set()
     for producer in prunable.flow.producers:
         axes = prunable.flow.tensors.get(producer.node.outputs[0].name, ())
-        own = 1 if producer.node.op in ("Conv", "ConvTranspose") else len(axes) - 1
+        own = _channel_axis(producer.node, len(axes))
         labels = [factor.labels for place, axis in enumerate(axes) if place != own for factor in axis]
         if any(one is not None and positions(one, prunable.flow, units).size for one in labels):
             found.add(str(producer.node.name))
     return frozenset(found)
+
+
+def _channel_axis(layer: Node, rank: int) -> int:
+    """Where a layer's channels stand in its results, which have so many axes."""
+    if layer.op in ("Conv", "ConvTranspose"):
+        return 1
+    is_first = layer.op == "MatMul" and resolve_constant(layer.inputs[1]) is None and rank > 1
+    return rank - 2 if is_first else rank - 1
 
 
 def kept_results(prunable: Prunable, units: LabelArray) -> dict[str, NDArray[np.bool_]]:

@@ -10,10 +10,9 @@ import pytest
 from onnx import ModelProto
 
 import amct_onnx
-from amct_onnx.analyse.fitting.rows import LayerView
 from amct_onnx.api.belonging import TAKEN_AS_IT_IS
 from amct_onnx.errors import DataError, RecordError, UsageError
-from tests.models import Array, imported, node_named, normal, parse, run
+from tests.models import Array, normal, parse, run
 
 
 def low_rank(out: int, inner: int, kernel: int, rank: int, seed: int) -> Array:
@@ -156,36 +155,6 @@ def test_what_does_not_go_together(options: dict[str, object], words: str) -> No
 def test_data_must_last() -> None:
     with pytest.raises(DataError, match="walked once"):
         amct_onnx.prune(network(), iter(feeds()), ratio=0.3)
-
-
-VIEWS = {
-    "convolution": (
-        "Conv<pads = [1,0,2,1], strides = [2,1], dilations = [1,2]>(x, w)",
-        normal(6, 4, 3, 2),
-        (2, 4, 9, 8),
-    ),
-    "same padding": ('Conv<auto_pad = "SAME_UPPER", strides = [2,2]>(x, w)', normal(6, 4, 3, 3), (2, 4, 9, 8)),
-    "groups": ("Conv<group = 2>(x, w)", normal(6, 2, 3, 3), (2, 4, 5, 6)),
-    "one dimension": ("Conv<pads = [1,1]>(x, w)", normal(6, 4, 3), (2, 4, 9)),
-    "Gemm": ("Gemm(x, w)", normal(4, 6), (5, 4)),
-    "turned Gemm": ("Gemm<transB = 1>(x, w)", normal(6, 4), (5, 4)),
-    "product": ("MatMul(x, w)", normal(4, 6), (2, 3, 4)),
-}
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_rows_times_weight_are_the_results(name: str) -> None:
-    call, weight, shape = VIEWS[name]
-    sizes = ",".join(map(str, shape))
-    proto = parse(f"[layer] y = {call}", f"float[{sizes}] x", "float y", {"w": weight})
-    x = normal(*shape, seed=9)
-    view = LayerView(node_named(imported(proto), "layer"))
-    y = run(proto, {"x": x})[0]
-    rows, results = view.rows(x, y, np.random.default_rng(0))
-    made = np.einsum("ngc,grc->ngr", rows, view.weight(weight))
-    np.testing.assert_allclose(made, results, atol=1e-4)
-    np.testing.assert_array_equal(view.stored(view.weight(weight), weight.shape), weight)
-    assert len(rows) == results.shape[0] == y.size // results[0].size
 
 
 def test_layers_in_functions_are_pruned_too(tmp_path: Path) -> None:

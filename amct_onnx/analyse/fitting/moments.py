@@ -123,6 +123,39 @@ class Moments:
         return np.asarray(share * np.maximum(variances, ridge * mean) + missing)
 
 
+def about_common_bias(parts: Sequence[Moments], weights: Sequence[Matrix], *, ridge: float) -> list[Moments]:
+    """Sums about zero of parts whose results have a bias in common, with the bias of least error as their mean.
+
+    With S the mean product of a part's rows plus the penalty D, the weight of least error for a bias b is
+    ``W = A - b v^T``, ``A = (mean of y x^T + W_0 D) S^-1`` and ``v = S^-1 mean_x``; setting the derivative of the error
+    of all parts by b to zero gives ``b = sum(mean_y - A mean_x) / sum(1 - v^T mean_x)``.
+
+    Args:
+        parts: the parts, of as many results each.
+        weights: what their fit stays near to, [results, columns] each.
+        ridge: strength of the penalty, see :func:`ridge_fit`.
+    """
+    above, below = np.zeros(len(parts[0].y)), 0.0
+    for part, weight in zip(parts, weights, strict=True):
+        whole = part.about_zero
+        penalty = whole.penalty(ridge)
+        inverse_x = np.linalg.solve(whole.covariance + np.diag(penalty), part.mean_x)
+        above += part.mean_y - (whole.cross_covariance + weight * penalty) @ inverse_x
+        below += 1 - float(inverse_x @ part.mean_x)
+    return [_about(part, above / below) for part in parts]
+
+
+def _about(part: Moments, bias: Matrix) -> Moments:
+    """Sums whose mean of x is zero, and of y a bias."""
+    return replace(
+        part,
+        x=np.zeros_like(part.x),
+        y=part.rows * bias,
+        yx=part.yx - np.outer(bias, part.x),
+        yy=part.yy - 2 * bias * part.y + 2 * part.rows * np.square(bias),
+    )
+
+
 def lost_share(parts: Sequence[Moments], weights: Sequence[Matrix]) -> float:
     """Share of the variance of all results that weights do not give, with the bias of least error.
 

@@ -20,10 +20,10 @@ from onnx import ModelProto
 from amct_onnx.analyse.fitting.biases import set_bias, share_bias, shift_bias, takes_bias
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence, check_finite, evidence
-from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, lost_share, ridge_fit
-from amct_onnx.analyse.fitting.rows import LayerView, has_view
+from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, about_common_bias, lost_share, ridge_fit
 from amct_onnx.analyse.fitting.shared import rows_of_all, together
 from amct_onnx.analyse.fitting.targets import other_operands, with_what_was_lost
+from amct_onnx.analyse.fitting.views import LayerView, has_view, layer_view
 from amct_onnx.analyse.resume import Resumed, alive_before
 from amct_onnx.analyse.walk import walk_together
 from amct_onnx.graph import Model, build, constant_array
@@ -38,7 +38,7 @@ MOST_STAGES = 16
 
 
 LayerFit: TypeAlias = Callable[[Model, Node, Sequence[Moments], Matrix], bool]
-"""Gives a layer other weights, from what it was fed and its weight [groups, results, columns]; whether it could."""
+"""Gives a layer other weights, from what it was fed and its weight [parts, results, columns]; whether it could."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class RefitLayer:
         return self.node, *self.others
 
     @property
-    def axis(self) -> int:
-        """Where the channels of its results stand."""
-        return 1 if self.node.op == "Conv" else -1
+    def views(self) -> list[LayerView]:
+        """Their views."""
+        return [layer_view(node) for node in self.nodes]
 
 
 def refit(
@@ -102,8 +102,8 @@ def refit(
         fitted = build(model)
         # The pruned model changes from this stage on, the float model nowhere.
         added = {others[name] for layer in stage if (name := str(layer.node.name)) in others}
-        both[0].begin(proto, base_dir, _watched(stage, 1) | added, _alive_before(proto, following))
-        both[1].begin(fitted, None, _watched(stage, 0) | added, _alive_before(fitted.skeleton, stage))
+        both[0].begin(proto, base_dir, _given(stage) | added, _alive_before(proto, following))
+        both[1].begin(fitted, None, _read(stage) | added, _alive_before(fitted.skeleton, stage))
         seen = _moments(both, stage, others, given)
         for layer in stage:
             moments = seen[str(layer.node.name)]
@@ -123,49 +123,64 @@ def _other_operands(model: Model, stages: Sequence[Sequence[RefitLayer]]) -> dic
     return {name: other for name, other in found.items() if name in alone}
 
 
-def _watched(layers: Sequence[RefitLayer], which: int) -> frozenset[str]:
-    """The tensors of the rows of some layers (0), or those of their results (1)."""
-    return frozenset(LayerView(node).watched[which] for layer in layers for node in layer.nodes)
+def _read(layers: Sequence[RefitLayer]) -> frozenset[str]:
+    """The tensors of the rows of some layers."""
+    return frozenset(name for layer in layers for view in layer.views for name in view.reads)
+
+
+def _given(layers: Sequence[RefitLayer]) -> frozenset[str]:
+    """The tensors of their results."""
+    return frozenset(view.gives for layer in layers for view in layer.views)
 
 
 def _alive_before(proto: ModelProto, layers: Sequence[RefitLayer]) -> frozenset[str]:
     """What is alive before some layers run."""
-    return alive_before(proto, _watched(layers, 1))
+    return alive_before(proto, _given(layers))
 
 
 def _moments(
     models: tuple[Resumed, Resumed], layers: Sequence[RefitLayer], others: Mapping[str, str], given: FittingData
 ) -> dict[str, list[Moments]]:
     """What the layers read in the second model, the pruned one, with what they should give by the first, the float."""
-    seen = {str(layer.node.name): [Moments() for _ in range(LayerView(layer.node).groups)] for layer in layers}
+    seen = {str(layer.node.name): [Moments() for _ in range(layer_view(layer.node).parts)] for layer in layers}
     rng = np.random.default_rng(given.seed)
 
     def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for layer in layers:
-            lost = partial(with_what_was_lost, tensors, others.get(str(layer.node.name), ""), layer.results, layer.axis)
-            wanted = {name: lost(name) for name in _watched([layer], 1)}
-            rows, results = rows_of_all([LayerView(node) for node in layer.nodes], tensors[1], wanted, rng)
-            for group, moments in enumerate(seen[str(layer.node.name)]):
-                moments.update(rows[:, group], results[:, group], feed)
+            wanted = _wanted(layer, tensors, others.get(str(layer.node.name), ""))
+            rows, results = rows_of_all(layer.views, tensors[1], wanted, rng)
+            for part, moments in enumerate(seen[str(layer.node.name)]):
+                moments.update(rows[:, part], results[:, part], feed)
 
     walk_together(models, given.data, take, limit=given.feeds, progress=given.progress)
     return seen
 
 
+def _wanted(layer: RefitLayer, tensors: Sequence[Mapping[str, Array]], other: str) -> dict[str, Array]:
+    """What a layer should give, by the tensors of its results."""
+    found: dict[str, Array] = {}
+    for view in layer.views:
+        axis = view.axis(tensors[0][view.gives].ndim)
+        found[view.gives] = with_what_was_lost(tensors, other, layer.results, axis, view.gives)
+    return found
+
+
 def _fit(model: Model, layer: RefitLayer, seen: Sequence[Moments], fit: LayerFit) -> bool:
-    view = LayerView(layer.node)
-    constant = known_constant(layer.node.inputs[1])
-    values = constant_array(constant)
-    weight = view.weight(values).astype(np.float64)
     if any(moments.rows < 2 for moments in seen):
         return False
-    return fit(model, layer.node, seen, weight)
+    return fit(model, layer.node, seen, layer_weight(layer.node))
 
 
 def _lost(node: Node, seen: Sequence[Moments]) -> float:
     """What the fitted layer does not give of what is wanted of it."""
-    weight = LayerView(node).weight(constant_array(known_constant(node.inputs[1]))).astype(np.float64)
+    weight = layer_weight(node)
     return lost_share(about_its_means(node, seen, weight), list(weight))
+
+
+def layer_weight(node: Node) -> Matrix:
+    """A layer's weight: float64 [parts, results, columns]."""
+    view = layer_view(node)
+    return np.asarray(view.weight(constant_array(known_constant(node.inputs[view.index]))), np.float64)
 
 
 def fit_layer(
@@ -176,8 +191,8 @@ def fit_layer(
     Args:
         model: the model.
         node: the layer.
-        seen: of each group of it.
-        weight: what the fit stays near to, [groups, results, columns].
+        seen: of each part of it.
+        weight: what the fit stays near to, [parts, results, columns].
         others: further layers that get the same weight and bias.
     """
     parts = about_its_means(node, seen, weight)
@@ -186,34 +201,46 @@ def fit_layer(
 
 
 def about_its_means(node: Node, seen: Sequence[Moments], weight: Matrix) -> list[Moments]:
-    """What a layer was fed, about the means where it has a place for a bias, which holds them, or else about zero."""
-    has_bias = takes_bias(node, weight.shape[0] * weight.shape[1])
-    return [moments if has_bias else moments.about_zero for moments in seen]
+    """What a layer was fed, about the means where it has a place for a bias, which holds them, or else about zero.
+
+    Parts that have a bias in common are left about zero, with the bias that suits all of them taken off.
+    """
+    view = layer_view(node)
+    if not takes_bias(node, view.channels):
+        return [moments.about_zero for moments in seen]
+    if view.copies == 1:
+        return list(seen)
+    pairs = list(zip(seen, weight, strict=True))
+    blocks = [pairs[begin : begin + view.copies] for begin in range(0, len(pairs), view.copies)]
+    return [part for block in blocks for part in about_common_bias(*zip(*block, strict=True), ridge=RIDGE)]
 
 
 def set_weights(
     model: Model, node: Node, weights: Sequence[Matrix], biases: Sequence[Matrix], *, others: Sequence[Node] = ()
 ) -> bool:
-    """Give a layer fitted weights and biases, one of each per group; False when they are not finite.
+    """Give a layer fitted weights and biases, one of each per part; False when they are not finite.
 
     Args:
         model: the model.
         node: the layer.
-        weights: [results, columns] of each group.
-        biases: [results] of each group.
+        weights: [results, columns] of each part.
+        biases: [results] of each part; parts that have one in common have the same.
         others: further layers that get the same, and have the same weight and bias now.
     """
-    values = constant_array(known_constant(node.inputs[1]))
-    fitted, bias = np.stack(weights), np.concatenate(biases)
+    view = layer_view(node)
+    dtype = known_constant(node.inputs[view.index]).dtype
+    bias = np.concatenate(biases[:: view.copies])
     with np.errstate(over="ignore"):
-        stored = LayerView(node).stored(fitted, values.shape).astype(values.dtype)
-        narrow_bias = bias.astype(values.dtype)
+        stored = view.stored(np.stack(weights)).astype(dtype)
+        narrow_bias = bias.astype(dtype)
     if not (np.isfinite(stored).all() and np.isfinite(narrow_bias).all()):
         return False
     readers = 1 + len(others)
-    new = model.rewrite_constant(node.inputs[1], stored, readers)
+    new = model.rewrite_constant(node.inputs[view.index], stored, readers)
     for one in (node, *others):
-        replace_input(one, 1, new)
+        replace_input(one, view.index, new)
+    if not takes_bias(node, bias.size):
+        return True
     # The results of a product have no bias of their own.
     give = shift_bias if node.op == "MatMul" else set_bias
     if give(model, node, bias, readers=readers):

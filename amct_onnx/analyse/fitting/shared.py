@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from amct_onnx.analyse.fitting.biases import bias_key
+from amct_onnx.analyse.fitting.views import layer_view
 from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
@@ -17,9 +18,10 @@ def sharing_key(node: Node) -> Hashable:
     """Equal for layers that have weight, bias and attributes in common.
 
     Args:
-        node: a Conv, or a Gemm or MatMul with a constant second input.
+        node: a layer that can be fitted.
     """
-    return node.op, id(known_constant(node.inputs[1])), bias_key(node), repr(sorted(node.attrs.items()))
+    index = layer_view(node).index
+    return node.op, id(known_constant(node.inputs[index])), bias_key(node), repr(sorted(node.attrs.items()))
 
 
 def together(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
@@ -33,11 +35,9 @@ def together(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
 class View(Protocol):
     """What a layer multiplies with a weight, row by row."""
 
-    @property
-    def watched(self) -> tuple[str, str]:
-        """The tensors of its rows and of its results."""
-
-    def rows(self, x: Array, y: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    def rows(
+        self, inputs: Mapping[str, Array], results: Mapping[str, Array], rng: np.random.Generator
+    ) -> tuple[Array, Array]:
         """Some rows and their results."""
 
 
@@ -52,7 +52,7 @@ def rows_of_all(
         results: what they give, of the same or of another model, by name.
         rng: chooses the rows.
     """
-    pairs = [view.rows(inputs[view.watched[0]], results[view.watched[1]], rng) for view in views]
+    pairs = [view.rows(inputs, results, rng) for view in views]
     if len(pairs) == 1:
         return pairs[0]
     rows, given = (np.concatenate(parts) for parts in zip(*pairs, strict=True))

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
-from amct_onnx.analyse.fitting.rows import LayerView, has_view
+from amct_onnx.analyse.fitting.refit import layer_weight
+from amct_onnx.analyse.fitting.views import has_view, layer_view
 from amct_onnx.analyse.pruning.importance import filter_rows
 from amct_onnx.analyse.resume import Resumed
 from amct_onnx.analyse.walk import walk_together
-from amct_onnx.graph import constant_array
-from amct_onnx.graph.op_table import known_constant
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.labels import LabelArray
@@ -46,7 +45,7 @@ def constant_shifts(
     dead = _without_weights(flow, units)
     outside = {id(node) for node in prunable.model.graph.nodes}
     readers = [reader for reader in flow.readers if id(reader.node) in outside and has_view(reader.node)]
-    readers = [reader for reader in readers if not _pads(reader.node)]
+    readers = [reader for reader in readers if not _has_border(reader.node)]
     readers = [reader for reader in readers if np.isin(flow.labels.find(reader.labels), dead).any()]
     if not readers:
         return {}
@@ -72,9 +71,10 @@ def _without_weights(flow: Flow, units: LabelArray) -> LabelArray:
     return gone
 
 
-def _pads(node: Node) -> bool:
+def _has_border(node: Node) -> bool:
+    """Whether a constant adds other numbers to results at the border, or to those of another phase."""
     has_pads = any(node.attrs.get("pads") or ()) or node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    return bool(node.op == "Conv" and has_pads)
+    return node.op == "ConvTranspose" or bool(node.op == "Conv" and has_pads)
 
 
 def _extremes(
@@ -85,14 +85,15 @@ def _extremes(
 
     def take(tensors: Sequence[Mapping[str, Array]], _feed: str) -> None:
         for reader in readers:
-            name, array = str(reader.node.name), tensors[0][str(reader.node.inputs[0].name)]
-            axis = 1 if reader.node.op == "Conv" else array.ndim - 1
+            name, view = str(reader.node.name), layer_view(reader.node)
+            array = tensors[0][view.reads[0]]
+            axis = view.input_axis(array.ndim)
             others = tuple(index for index in range(array.ndim) if index != axis)
             low, high = array.min(axis=others), array.max(axis=others)
             before = seen.get(name, (low, high))
             seen[name] = np.minimum(before[0], low), np.maximum(before[1], high)
 
-    wanted = {str(reader.node.inputs[0].name) for reader in readers}
+    wanted = {layer_view(reader.node).reads[0] for reader in readers}
     float_model = Resumed()
     float_model.begin(proto, base_dir, wanted)
     walk_together([float_model], list(feeds), take)
@@ -101,9 +102,7 @@ def _extremes(
 
 def _shift(reader: Reader, constants: Array) -> NDArray[np.float64]:
     """Constants times the weights that the layer has for them."""
-    view = LayerView(reader.node)
-    weight = view.weight(constant_array(known_constant(reader.node.inputs[1]))).astype(np.float64)
-    groups, _, columns = weight.shape
-    per_group = constants.reshape(groups, -1).astype(np.float64)
-    spread = np.repeat(per_group, columns // per_group.shape[1], axis=1)
-    return np.asarray(np.einsum("grc,gc->gr", weight, spread).reshape(-1))
+    view = layer_view(reader.node)
+    weight = layer_weight(reader.node)
+    of_columns = np.repeat(view.of_inputs(constants.astype(np.float64)), view.places, axis=1)
+    return np.asarray(view.factor * np.einsum("prc,pc->pr", weight, of_columns).reshape(-1))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from amct_onnx.analyse.fitting.rows import chosen_rows
+from amct_onnx.analyse.fitting.views.base import chosen_rows
 from amct_onnx.graph.op_table import resolve_constant, spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.graph.weights import Array
@@ -33,13 +34,18 @@ class GateView:
         return f"{self.node.name}:{self.index}"
 
     @property
-    def watched(self) -> tuple[str, str]:
-        """The tensor of its rows, twice, since nothing is fitted to the gates: inputs, or all states that come out."""
+    def reads(self) -> tuple[str, ...]:
+        """The tensor of its rows: inputs, or all states that come out."""
         tensor = self.node.outputs[0] if self.index == RECURRENCE else self.node.inputs[DATA]
-        return str(tensor.name), str(tensor.name)
+        return (str(tensor.name),)
 
     @property
-    def groups(self) -> int:
+    def gives(self) -> str:
+        """The same, since nothing is fitted to the gates."""
+        return self.reads[0]
+
+    @property
+    def parts(self) -> int:
         """Directions."""
         return self._shape[0]
 
@@ -59,17 +65,20 @@ class GateView:
         """[directions, gates, columns], as it is."""
         return values
 
-    def labels(self, own: LabelArray) -> LabelArray:
+    def of_inputs(self, own: LabelArray) -> LabelArray:
         """Labels of the columns of each direction: [directions, columns]."""
-        return np.tile(own, (self.groups, 1))
+        return np.tile(own, (self.parts, 1))
 
-    def rows(self, x: Array, _y: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    def rows(
+        self, inputs: Mapping[str, Array], _results: Mapping[str, Array], rng: np.random.Generator
+    ) -> tuple[Array, Array]:
         """Some rows, [rows, directions, columns], and no results."""
+        x = inputs[self.reads[0]]
         # Inputs [steps, samples, columns] are the same for both directions; states have them as axis 1.
-        states = x if self.index == RECURRENCE else np.broadcast_to(x[:, None], (len(x), self.groups, *x.shape[1:]))
-        found = np.moveaxis(states, 1, 2).reshape(-1, self.groups, x.shape[-1])
+        states = x if self.index == RECURRENCE else np.broadcast_to(x[:, None], (len(x), self.parts, *x.shape[1:]))
+        found = np.moveaxis(states, 1, 2).reshape(-1, self.parts, x.shape[-1])
         chosen = chosen_rows(len(found), rng)
-        return found[chosen], np.zeros((len(chosen), self.groups, 0), np.float32)
+        return found[chosen], np.zeros((len(chosen), self.parts, 0), np.float32)
 
 
 def gate_view(reader: Reader) -> GateView | None:

@@ -14,8 +14,8 @@ from amct_onnx.analyse.fitting.biases import takes_bias
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence, evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Moments
-from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.fitting.shared import rows_of_all, sharing_key
+from amct_onnx.analyse.fitting.views import LayerView, has_view, layer_view
 from amct_onnx.analyse.pruning.elimination import ReaderView
 from amct_onnx.analyse.pruning.gates import GateView, gate_view
 from amct_onnx.analyse.resume import Resumed
@@ -89,7 +89,7 @@ class ReaderMoments(GroupMoments):
 
 
 def _view(reader: Reader) -> View | None:
-    return LayerView(reader.node) if has_view(reader.node) else gate_view(reader)
+    return layer_view(reader.node) if has_view(reader.node) else gate_view(reader)
 
 
 def _alike(views: Iterable[View]) -> list[tuple[View, ...]]:
@@ -108,7 +108,7 @@ def _batches(views: Sequence[Sequence[View]]) -> list[list[Sequence[View]]]:
     batches: list[list[Sequence[View]]] = []
     room = 0
     for alike in views:
-        size = 8 * alike[0].groups * alike[0].columns ** 2
+        size = 8 * alike[0].parts * alike[0].columns ** 2
         if not batches or size > room:
             batches.append([])
             room = _WALK_BYTES
@@ -120,17 +120,18 @@ def _batches(views: Sequence[Sequence[View]]) -> list[list[Sequence[View]]]:
 def _watched(
     views: Sequence[Sequence[View]], proto: ModelProto, base_dir: Path | None, given: FittingData
 ) -> dict[str, list[Moments]]:
-    seen = {alike[0].key: [Moments() for _ in range(alike[0].groups)] for alike in views}
+    seen = {alike[0].key: [Moments() for _ in range(alike[0].parts)] for alike in views}
     rng = np.random.default_rng(given.seed)
 
     def take(tensors: Sequence[Mapping[str, Array]], feed: str) -> None:
         for alike in views:
             rows, results = rows_of_all(alike, tensors[0], tensors[0], rng)
-            for group, moments in enumerate(seen[alike[0].key]):
-                moments.update(rows[:, group], results[:, group], feed)
+            for part, moments in enumerate(seen[alike[0].key]):
+                moments.update(rows[:, part], results[:, part], feed)
 
     float_model = Resumed()
-    float_model.begin(proto, base_dir, {name for alike in views for view in alike for name in view.watched})
+    watched = {name for alike in views for view in alike for name in (*view.reads, view.gives)}
+    float_model.begin(proto, base_dir, watched)
     walk_together([float_model], given.data, take, limit=given.feeds, progress=given.progress)
     return seen
 
@@ -147,8 +148,8 @@ def group_views(flow: Flow, group: Group, moments: Mapping[str, Sequence[Moments
         if seen is None or any(part.rows < 2 for part in seen):
             continue
         weight = view.weight(constant_array(known_constant(view.node.inputs[view.index])))
-        has_bias = isinstance(view, LayerView) and takes_bias(view.node, weight.shape[0] * weight.shape[1])
-        channels = view.labels(labels[view.key])
+        has_bias = isinstance(view, LayerView) and takes_bias(view.node, view.channels)
+        channels = view.of_inputs(labels[view.key])
         for index, part in enumerate(seen if has_bias else [whole.about_zero for whole in seen]):
             columns = _unit_columns(group, channels[index], weight.shape[2])
             own = weight[index].astype(np.float64)

@@ -12,12 +12,11 @@ from onnx import ModelProto, NodeProto
 
 from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.fitting.moments import LARGEST, Moments
-from amct_onnx.analyse.fitting.refit import fit_layer
-from amct_onnx.analyse.fitting.rows import LayerView
+from amct_onnx.analyse.fitting.refit import fit_layer, layer_weight
 from amct_onnx.analyse.fitting.shared import together
+from amct_onnx.analyse.fitting.views import LayerView, layer_view
 from amct_onnx.analyse.resume import Resumed, alive_at, feed_key
-from amct_onnx.graph import BuiltModel, build, constant_array
-from amct_onnx.graph.op_table import known_constant
+from amct_onnx.graph import BuiltModel, build
 from amct_onnx.graph.protos import node_bodies
 from amct_onnx.graph.weights import Array
 from amct_onnx.passes.pruning.labels import LabelArray
@@ -67,9 +66,8 @@ class Sensitivity:
         changed = RemoveChannels(prunable.flow, units).run(prunable.model).changed
         for node, *others in together(node for node in prunable.model.graph.nodes if node.name in kept):
             name = str(node.name)
-            parts = _restricted(LayerView(node), moments[name], kept[name], results[name])
-            weight = LayerView(node).weight(constant_array(known_constant(node.inputs[1]))).astype(np.float64)
-            fit_layer(prunable.model, node, parts, weight, others=others)
+            parts = _restricted(layer_view(node), moments[name], kept[name], results[name])
+            fit_layer(prunable.model, node, parts, layer_weight(node), others=others)
         return relative_error(self._wanted, self._results(build(prunable.model), changed))
 
     def _results(self, pruned: BuiltModel, changed: Collection[str]) -> list[list[Array]]:
@@ -101,10 +99,8 @@ def _restricted(
     view: LayerView, moments: Sequence[Moments], channels: NDArray[np.bool_], results: NDArray[np.bool_]
 ) -> list[Moments]:
     """Moments of the columns and results that stay."""
-    per_group = channels.reshape(view.groups, -1)
-    kept_results_ = results.reshape(view.groups, -1)
     parts: list[Moments] = []
-    for part, mask, own in zip(moments, per_group, kept_results_, strict=True):
+    for part, mask, own in zip(moments, view.of_inputs(channels), view.of_results(results), strict=True):
         columns = np.repeat(mask, len(part.x) // mask.size)
         parts.append(part.restricted(columns, own))
     return parts

@@ -14,11 +14,10 @@ from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
 from amct_onnx.analyse.fitting.refit import RefitLayer, about_its_means, refit, set_weights
-from amct_onnx.analyse.fitting.rows import LayerView, has_view
 from amct_onnx.analyse.fitting.shared import sharing_key
+from amct_onnx.analyse.fitting.views import layer_view, why_no_view
 from amct_onnx.analyse.sparsity.surgeon import Columns, settle, thin_out
-from amct_onnx.graph import Model, constant_array
-from amct_onnx.graph.op_table import known_constant
+from amct_onnx.graph import Model
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.sparsity.candidates import GROUP, SparseLayer
 from amct_onnx.passes.sparsity.mask_weights import Mask
@@ -54,22 +53,11 @@ def why_not_compensated(layer: SparseLayer, layers: Mapping[str, SparseLayer], s
     nodes = [layers[name].node for name in layer.shares]
     if any(id(node) not in seen for node in nodes):
         return "it runs in a body, and what it is fed there is not seen"
-    if layer.index != 1 or not has_view(layer.node):
-        return f"{_kind(layer)} is not fitted"
+    if why := why_no_view(layer.node):
+        return why
     if len({sharing_key(node) for node in nodes}) > 1:
         return "layers share its weight that differ in bias or attributes"
     return ""
-
-
-def _kind(layer: SparseLayer) -> str:
-    """What sets a layer that has no view for fitting apart from those of its type."""
-    attributes, rank = layer.node.attrs, len(layer.axis.shape)
-    factors = [f"{name} {attributes[name]:g}" for name in ("alpha", "beta") if attributes.get(name, 1.0) != 1.0]
-    if layer.op_type == "Gemm":
-        return f"a Gemm with {' and '.join(factors)}" if factors else "a Gemm whose C is not the same for every row"
-    if layer.op_type == "MatMul":
-        return f"a MatMul by a weight of {rank} axes" if layer.index else "a MatMul whose first input is the weight"
-    return f"a {layer.op_type}"
 
 
 def compensate(
@@ -109,16 +97,14 @@ def compensate(
 
 
 def _all_results(layer: SparseLayer) -> NDArray[np.bool_]:
-    view = LayerView(layer.node)
-    weight = view.weight(constant_array(layer.weight))
-    return np.ones(weight.shape[0] * weight.shape[1], np.bool_)
+    return np.ones(layer_view(layer.node).channels, np.bool_)
 
 
 def _thinned(model: Model, alike: Sequence[Node], seen: Sequence[Moments], weight: Matrix) -> Mask | None:
     """Thin out layers that are one; None where what they were fed does not vary, or new weights would not be finite."""
     node, *others = alike
-    view = LayerView(node)
-    fours = groups_of_four(node, weight.shape[2])
+    view = layer_view(node)
+    fours = groups_of_four(view.columns, view.places)
     weights: list[Matrix] = []
     biases: list[Matrix] = []
     masks: list[NDArray[np.bool_]] = []
@@ -132,21 +118,17 @@ def _thinned(model: Model, alike: Sequence[Node], seen: Sequence[Moments], weigh
         weights.append(thinned.weight)
         biases.append(part.mean_y - thinned.weight @ part.mean_x)
         masks.append(thinned.mask)
-    shape = known_constant(node.inputs[1]).shape
-    if not set_weights(model, node, weights, biases, others=others):
-        return None
-    return view.stored(np.stack(masks), tuple(int(size) for size in shape))
+    kept = view.stored(np.stack(masks))
+    return kept if set_weights(model, node, weights, biases, others=others) else None
 
 
-def groups_of_four(node: Node, columns: int) -> list[Columns]:
-    """The columns of one group of a layer, four input channels at the same place of the kernel together.
+def groups_of_four(columns: int, places: int) -> list[Columns]:
+    """The columns of one part of a layer, four input channels at the same place of the kernel together.
 
     Args:
-        node: a layer that can be fitted.
         columns: how many it has; the places of one channel's kernel follow each other.
+        places: how many of the kernel there are.
     """
-    shape = known_constant(node.inputs[1]).shape
-    places = int(np.prod(shape[2:], dtype=np.int64)) if node.op == "Conv" else 1
     channels = np.arange(columns // places)
     return [
         channels[begin : begin + GROUP] * places + place
