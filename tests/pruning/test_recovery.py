@@ -100,6 +100,40 @@ def test_a_product_with_a_bias_behind_it_is_fitted() -> None:
     assert losses[1] < 0.3 * losses[0]
 
 
+READERS = {
+    "a transposed convolution": ("ConvTranspose<strides = [2,2], pads = [1,1,1,1]>(s, v, b)", (16, 6, 4, 4)),
+    "one whose phases differ": ("ConvTranspose<strides = [2,2]>(s, v)", (16, 6, 3, 3)),
+    "one in groups": ("ConvTranspose<strides = [2,2], group = 2>(s, v, b)", (16, 3, 2, 2)),
+    "a product whose weight comes first": ("MatMul(v, f)", (6, 16)),
+    "a product with factors": ("Gemm<alpha = 0.5, beta = 2.0>(g, v, b)", (16, 6)),
+    "a product that adds to every row": ("Gemm(g, v, c)", (16, 6)),
+}
+
+
+@pytest.mark.parametrize("options", [{"ratio": 0.5}, {"saving": 0.4}])
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_of_every_kind_are_fitted(reader: str, options: dict[str, float]) -> None:
+    call, shape = READERS[reader]
+    between = {"f)": "f = Reshape(s, t)", "(g": "m = Transpose<perm = [0,2,3,1]>(s) g = Reshape(m, u)"}
+    used = {
+        "w": low_rank(16, 3, 3, 4, 1),
+        "v": normal(*shape, seed=2),
+        "b": normal(6, seed=3),
+        "c": normal(400, 6, seed=4),
+        "t": np.array([4, 16, 100]),
+        "u": np.array([400, 16]),
+    }
+    middle = next((text for word, text in between.items() if word in call), "")
+    nodes = f"[first] s = Conv(x, w) {middle} [reader] y = {call}"
+    read = nodes.translate(str.maketrans("(),", "   ")).split()
+    constants = {name: value for name, value in used.items() if name in read}
+    source = parse(nodes, "float[4,3,12,12] x", "float y", constants)
+    fitted = amct_onnx.prune(source, feeds(), **options)
+    assert fitted.report.fitted == ("reader",)
+    plain = amct_onnx.prune(source, feeds(), recover=False, **options)
+    assert error(source, fitted.model.to_proto()) < 0.05 * error(source, plain.model.to_proto())
+
+
 def test_a_fitted_model_is_not_replayed_from_its_source(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "m.onnx")
     amct_onnx.prune(tmp_path / "m.onnx", feeds(), ratio=0.3).save(tmp_path / "p")
