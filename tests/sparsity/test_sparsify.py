@@ -289,6 +289,33 @@ def test_layers_that_apply_one_weight_alike_are_made_up_for_together() -> None:
     assert losses[1] < 0.8 * losses[0]
 
 
+def test_steps_of_an_unrolled_network_are_made_up_for_together() -> None:
+    """Each step multiplies its state with one weight, and adds what it makes of its input."""
+    steps = [
+        f"[in{step}] a{step} = Gemm(x{step}, w, b) [step{step}] g{step} = Gemm<transB = 1>(h{step}, r, a{step}) "
+        f"h{step + 1} = Tanh(g{step})"
+        for step in range(3)
+    ]
+    inputs = ", ".join(f"float[n,8] {name}" for name in ("h0", "x0", "x1", "x2"))
+    constants = {"w": normal(8, 16, seed=1), "b": normal(16, seed=2), "r": normal(16, 16, seed=3) / 3}
+    text = " ".join(steps).replace("h0", "z").replace("float[n,8] h0", "float[n,16] z")
+    source = parse(text, inputs.replace("float[n,8] h0", "float[n,16] z"), "float[n,16] h3", constants)
+
+    def feed(seed: int) -> dict[str, Array]:
+        xs = {f"x{step}": normal(64, 8, seed=seed + step) for step in range(3)}
+        return {"z": np.zeros((64, 16), np.float32), **xs}
+
+    skip = ["in0", "in1", "in2"]
+    by_size = amct_onnx.sparsify(source, skip=skip)
+    made_up = amct_onnx.sparsify(source, [feed(10 * seed) for seed in range(8)], skip=skip)
+    assert [layer.is_compensated for layer in made_up.report.layers] == [True] * 3
+    assert list(masks(made_up)) == ["step0"]
+    fed = feed(500)
+    want = run(source, fed)[0]
+    losses = [np.square(run(result.model, fed)[0] - want).sum() for result in (by_size, made_up)]
+    assert losses[1] < 0.8 * losses[0]
+
+
 def test_layers_that_differ_in_what_they_add_go_by_size() -> None:
     source = shared_twice("[b] t = MatMul(h, w) y = Add(t, c)")
     result = amct_onnx.sparsify(source, [{"x": normal(32, 8)}])

@@ -83,15 +83,15 @@ def _place(node: Node, results: int) -> tuple[Node, int] | None:
 
 
 def bias_key(node: Node) -> Hashable:
-    """Equal for layers that have their biases in common; one that is computed is nobody else's."""
+    """Equal for layers that have their biases in common, or none: what else they add is taken off before a fit."""
     if node.op == "MatMul":
         weight = resolve_constant(node.inputs[1])
         found = None if weight is None else _added_behind(node, int(weight.shape[-1]))
         return id(found[2]) if found else None
-    if len(node.inputs) < 3 or node.inputs[2].is_empty():
-        return None
-    constant = resolve_constant(node.inputs[2])
-    return str(node.name) if constant is None else id(constant)
+    constant = resolve_constant(node.inputs[2]) if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+    if own_addend(node) is not None:
+        return "an addend"
+    return None if constant is None else id(constant)
 
 
 def takes_bias(node: Node, results: int) -> bool:
