@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 from onnx import ModelProto
 
+from amct_onnx.analyse.allocation import OutOfReachError
+from amct_onnx.analyse.cost import Shapes
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.configurable import prune_options, retrain_facts, search_options
-from amct_onnx.analyse.pruning.cost import Shapes
 from amct_onnx.analyse.pruning.counts import ALIGNMENT, USUAL_ALIGNMENT
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions, SearchGoal
-from amct_onnx.analyse.pruning.search import OutOfReachError
 from amct_onnx.api.configured import refuse_beside_config
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.config.auto_prune import AutoPruneConfig, load_auto_prune

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from amct_onnx.analyse.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.fitting.moments import Moments, ridge_fit
-from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.counts import channels_kept
 from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate, eliminate_in_order
 from amct_onnx.analyse.pruning.importance import balanced_l2, removal_order

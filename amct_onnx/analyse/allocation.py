@@ -1,4 +1,4 @@
-"""How many channels of each group go, when so much of the whole model's cost has to."""
+"""How far each part of a model goes, when so much of the whole model's cost has to."""
 
 from __future__ import annotations
 
@@ -9,18 +9,70 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from amct_onnx.errors import ArgumentError
+
+_RAISES = (*(1.0 + 0.04 * step for step in range(26)), np.inf)
+"""Factors by which the target is raised until the steps together save enough."""
+_ROUNDING = 1e-9
+"""What sums of shares may lack."""
+
+
+class OutOfReachError(ArgumentError):
+    """So much cannot be saved.
+
+    Attributes:
+        reachable: the share of the multiply-adds that can, rounded down to 0.001.
+    """
+
+    def __init__(self, saving: float, reachable: float) -> None:
+        self.reachable = int(reachable * 1000 + _ROUNDING) / 1000
+        super().__init__(
+            "{saving} is {value:g}, but at most {reachable:g} of the multiply-adds can go; ask for less",
+            value=saving,
+            reachable=self.reachable,
+        )
+
 
 @dataclass(frozen=True)
 class Offer:
-    """What a group can give up, step by step.
+    """What a group of layers can give up, step by step.
 
     Attributes:
-        losses: loss when the channels of one, two, ... steps are gone; it grows.
+        losses: loss when one, two, ... steps are taken; it grows.
         savings: cost that is saved then, in the unit of the target; it grows.
     """
 
     losses: NDArray[np.float64]
     savings: NDArray[np.float64]
+
+
+def allocate_share(
+    offers: Mapping[str, Offer], saving: float, total: float, saved_by: Callable[[Mapping[str, int]], float]
+) -> dict[str, int]:
+    """Steps taken from each group that save a share of the whole, at the least loss.
+
+    What is offered is raised until they do, since groups may save less together than each alone.
+
+    Args:
+        offers: group -> what it can give up.
+        saving: the share.
+        total: what the whole costs.
+        saved_by: what steps of each group save together, in the unit of `total`; also without any.
+
+    Raises:
+        OutOfReachError: so much cannot be saved.
+    """
+    wanted = saving * total * (1 - _ROUNDING)
+    steps: dict[str, int] = {}
+    already = saved = saved_by(steps)
+    for factor in _RAISES:
+        if saved >= wanted:
+            break
+        steps = allocate(offers, factor * (wanted - already))
+        saved = saved_by(steps)
+    if 0 < saved < wanted:
+        raise OutOfReachError(saving, saved / total)
+    return give_back(offers, steps, lambda fewer: saved_by(fewer) >= wanted)
 
 
 def allocate(offers: Mapping[str, Offer], target: float) -> dict[str, int]:
