@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +47,17 @@ class Offer:
     savings: NDArray[np.float64]
 
 
+Steps: TypeAlias = Mapping[str, int]
+"""Group -> number of steps taken from it."""
+
+
 def allocate_share(
-    offers: Mapping[str, Offer], saving: float, total: float, saved_by: Callable[[Mapping[str, int]], float]
+    offers: Mapping[str, Offer],
+    saving: float,
+    total: float,
+    saved_by: Callable[[Steps], float],
+    *,
+    at_once: bool = False,
 ) -> dict[str, int]:
     """Steps taken from each group that save a share of the whole, at the least loss.
 
@@ -58,6 +68,10 @@ def allocate_share(
         saving: the share.
         total: what the whole costs.
         saved_by: what steps of each group save together, in the unit of `total`; also without any.
+        at_once: every group has one step.
+
+    Returns:
+        Group -> number of steps; none where nothing saves anything.
 
     Raises:
         OutOfReachError: so much cannot be saved.
@@ -68,9 +82,9 @@ def allocate_share(
     for factor in _RAISES:
         if saved >= wanted:
             break
-        steps = allocate(offers, factor * (wanted - already))
+        steps = (allocate_whole if at_once else allocate)(offers, factor * (wanted - already))
         saved = saved_by(steps)
-    if 0 < saved < wanted:
+    if saved < wanted and (saved > 0 or any(steps.values())):
         raise OutOfReachError(saving, saved / total)
     return give_back(offers, steps, lambda fewer: saved_by(fewer) >= wanted)
 
@@ -103,9 +117,32 @@ def allocate(offers: Mapping[str, Offer], target: float) -> dict[str, int]:
     return taken
 
 
-def give_back(
-    offers: Mapping[str, Offer], taken: Mapping[str, int], is_enough: Callable[[Mapping[str, int]], bool]
-) -> dict[str, int]:
+def allocate_whole(offers: Mapping[str, Offer], target: float) -> dict[str, int]:
+    """The same of groups that go at once or not at all, where the last one taken may save far more than is needed.
+
+    Groups are gone through by what they lose for what they save. One that saves all that is missing makes a choice with
+    those taken before, and is passed over; of these choices the one of least loss is taken. It loses at most twice the
+    least that is possible (Csirik, Frenk, Labbe and Zhang 1991, heuristics for the 0-1 min-knapsack problem).
+
+    Args:
+        offers: group -> what it can give up, in one step.
+        target: how much to save.
+    """
+    useful = [name for name, offer in offers.items() if offer.savings[0] > 0]
+    taken: set[str] = set()
+    best, least = set(useful), np.inf
+    saved = lost = 0.0
+    for name in sorted(useful, key=lambda name: (_price(offers[name], 0), name)):
+        loss, saving = float(offers[name].losses[0]), float(offers[name].savings[0])
+        if saved + saving < target:
+            taken.add(name)
+            saved, lost = saved + saving, lost + loss
+        elif lost + loss < least:
+            best, least = {*taken, name}, lost + loss
+    return {name: int(name in best) for name in offers}
+
+
+def give_back(offers: Mapping[str, Offer], taken: Steps, is_enough: Callable[[Steps], bool]) -> dict[str, int]:
     """Steps without those that are not needed after all: the last ones taken are large, and make up for some before.
 
     Args:

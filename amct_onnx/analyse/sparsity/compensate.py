@@ -108,6 +108,20 @@ def compensate(
     return Compensated(masks, found)
 
 
+def compensate_alone(model: Model, alike: Sequence[SparseLayer], seen: Sequence[Moments]) -> bool:
+    """Thin out layers that are one, in place and on their own; False where what they were fed says nothing of them.
+
+    Args:
+        model: the float model.
+        alike: the layers, which :func:`why_not_compensated` has nothing against.
+        seen: of each group of them, what they read and give in the float model.
+    """
+    if any(moments.rows < 2 for moments in seen):
+        return False
+    weight = LayerView(alike[0].node).weight(constant_array(alike[0].weight)).astype(np.float64)
+    return _thinned(model, [layer.node for layer in alike], seen, weight) is not None
+
+
 def _all_results(layer: SparseLayer) -> NDArray[np.bool_]:
     view = LayerView(layer.node)
     weight = view.weight(constant_array(layer.weight))
