@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto
 
 import amct_onnx
-from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.analyse.shapes import sample_feed, tensor_shapes
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.errors import AmctError, NothingToCompressError
 from amct_onnx.passes.pruning.labels import LabelArray

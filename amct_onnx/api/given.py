@@ -8,7 +8,7 @@ from typing import Any
 
 from amct_onnx.analyse.feed_files import find_feeds
 from amct_onnx.analyse.feeds import walks_once
-from amct_onnx.errors import DataError
+from amct_onnx.errors import ArgumentError, DataError
 
 
 def walkable(data: Any, what: str) -> Any:
@@ -26,3 +26,9 @@ def walkable(data: Any, what: str) -> Any:
     if walks_once(data):
         raise DataError(f"{what} walks over the data several times, and a generator can be walked once; give a list")
     return data
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise :class:`ArgumentError` for an argument that is no share of something that may go."""
+    if not 0 < value < 1:
+        raise ArgumentError(f"{{{name}}} is {value}; give a share above 0 and below 1")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from amct_onnx.analyse.cost import Shapes, model_cost, nodes_cost
 from amct_onnx.analyse.fitting.biases import shift_bias
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import data_notes
@@ -17,7 +18,6 @@ from amct_onnx.analyse.fitting.refit import layers_to_refit, refit
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.choose import choose
 from amct_onnx.analyse.pruning.constants import constant_shifts
-from amct_onnx.analyse.pruning.cost import Shapes, model_cost, nodes_cost
 from amct_onnx.analyse.pruning.options import Importance, PruneOptions
 from amct_onnx.analyse.pruning.plan import GroupPlan
 from amct_onnx.analyse.walk import Progress

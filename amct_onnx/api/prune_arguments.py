@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 
 from onnx import ModelProto
 
+from amct_onnx.analyse.allocation import OutOfReachError
+from amct_onnx.analyse.cost import Shapes
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
 from amct_onnx.analyse.pruning.configurable import prune_options, retrain_facts, search_options
-from amct_onnx.analyse.pruning.cost import Shapes
 from amct_onnx.analyse.pruning.counts import ALIGNMENT, USUAL_ALIGNMENT
 from amct_onnx.analyse.pruning.options import Importance, LayerPruning, PruneOptions, SearchGoal
-from amct_onnx.analyse.pruning.search import OutOfReachError
 from amct_onnx.api.configured import refuse_beside_config
+from amct_onnx.api.given import check_share
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.config.auto_prune import AutoPruneConfig, load_auto_prune
 from amct_onnx.config.retrain import Flow
@@ -55,8 +56,8 @@ class PruneArguments:
         elif self.ratio is not None and self.saving is not None:
             raise ArgumentError("{ratio} and {saving} exclude each other: each says how much goes; drop one")
         for name, value in (("ratio", self.ratio), ("saving", self.saving)):
-            if value is not None and not 0 < value < 1:
-                raise ArgumentError(f"{{{name}}} is {value}; give a share above 0 and below 1")
+            if value is not None:
+                check_share(name, value)
         if data is None and (self.saving is not None or self.auto_config is not None):
             name = "saving" if self.auto_config is None else "auto_config"
             raise ArgumentError(

@@ -12,13 +12,13 @@ from typing import TypeAlias
 from onnx import ModelProto
 
 from amct_onnx.analyse.configurable import model_facts
+from amct_onnx.analyse.cost import Shapes
 from amct_onnx.analyse.pruning.configurable import (
     quant_retrain_facts,
     resolve_search,
     retrain_facts,
     with_idle_layers,
 )
-from amct_onnx.analyse.pruning.cost import Shapes
 from amct_onnx.api.prune_source import load_float, prune_source
 from amct_onnx.api.source import Source, blaming_illegal_models
 from amct_onnx.config.auto_prune import AutoPruneConfig, is_auto_prune

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from amct_onnx.analyse.pruning.cost import Cost
+from amct_onnx.analyse.cost import Cost
 from amct_onnx.api.result import SavedFiles, TrialResult
 from amct_onnx.api.saving import prefixed_paths
 from amct_onnx.api.structure_files import save_structure

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.input_shapes import input_shape_text
-from amct_onnx.analyse.pruning.shapes import FoundShapes, find_shapes, first_feeds, free_sizes, sample_feed
+from amct_onnx.analyse.shapes import FoundShapes, find_shapes, first_feeds, free_sizes, sample_feed
 from amct_onnx.analyse.walk import KEPT_SAMPLES
 from amct_onnx.api.prune_check import runs
 from amct_onnx.api.quantized import refuse_quantized

@@ -10,6 +10,7 @@ from typing import Any
 from amct_onnx.api.result import SavedFiles, TrialResult
 from amct_onnx.api.saving import prefixed_paths
 from amct_onnx.api.structure_files import save_structure
+from amct_onnx.config.retrain.write import format_sparsity_config
 from amct_onnx.graph import BuiltModel
 from amct_onnx.passes.base import Refusal
 from amct_onnx.record import Record, format_record
@@ -53,12 +54,14 @@ class SparsifyReport:
         refusals: the others, and why.
         notes: what a user should know.
         trials: how the sparse model did beside the float model.
+        saving: share of the model's multiply-adds that zeros save; None where sizes were not looked at.
     """
 
     layers: tuple[SparseSummary, ...]
     refusals: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
     trials: tuple[TrialResult, ...] = ()
+    saving: float | None = None
 
     @property
     def is_fitted(self) -> bool:
@@ -96,20 +99,35 @@ class SparsifyResult:
     report: SparsifyReport
     source: tuple[Path, ...] = field(default=(), repr=False)
 
-    def save(self, prefix: str | Path, *, protect: Iterable[Path] = (), keep: Collection[Path] = ()) -> SavedFiles:
-        """Write ``PREFIX_sparse_model.onnx`` and ``PREFIX_record.txt``: both files, or nothing.
+    def config_text(self) -> str:
+        """A simple config that thins out the same layers; which of their weights go is then chosen anew."""
+        return format_sparsity_config(
+            [layer.name for layer in self.report.layers], [refusal.node for refusal in self.report.refusals]
+        )
+
+    def save(
+        self,
+        prefix: str | Path,
+        *,
+        protect: Iterable[Path] = (),
+        keep: Collection[Path] = (),
+        config: Path | None = None,
+    ) -> SavedFiles:
+        """Write ``PREFIX_sparse_model.onnx`` and ``PREFIX_record.txt``: all files, or nothing.
 
         Args:
             prefix: folder and beginning of the file names; folders are made.
             protect: further files that must not be overwritten.
             keep: the record that this result was made from, which is left as it is where it bears that name.
+            config: also write :meth:`config_text` there.
 
         Returns:
-            Kind (``sparse``, ``record``) -> path.
+            Kind (``sparse``, ``record``, ``config``) -> path.
 
         Raises:
             UsageError: an output would overwrite an input, or the folder cannot be written to.
         """
-        paths = prefixed_paths(prefix, ENDINGS)
-        texts = {"record": format_record(self.record)}
+        paths, texts = prefixed_paths(prefix, ENDINGS), {"record": format_record(self.record)}
+        if config is not None:
+            paths["config"], texts["config"] = config, self.config_text()
         return save_structure(self.model, texts, paths, inputs=[*protect, *self.source], keep=keep)

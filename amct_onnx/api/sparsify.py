@@ -11,12 +11,13 @@ from typing import Any
 from onnx import ModelProto
 
 from amct_onnx.analyse.fitting.data import FittingData
-from amct_onnx.analyse.sparsity.options import Selection
+from amct_onnx.analyse.sparsity.choose import choose_layers
+from amct_onnx.analyse.sparsity.options import Selection, SparsityGoal
 from amct_onnx.analyse.walk import Progress
 from amct_onnx.api.assemble import plain_record
 from amct_onnx.api.belonging import check_belongs
 from amct_onnx.api.configured import refuse_beside_config
-from amct_onnx.api.given import walkable
+from amct_onnx.api.given import check_share, walkable
 from amct_onnx.api.prune_check import check_runs
 from amct_onnx.api.prune_config import PruneConfigSource, configure_pruning, retrain_notes
 from amct_onnx.api.prune_source import PruneSource, load_float, prune_source
@@ -38,6 +39,7 @@ def sparsify(
     data: Any = None,
     *,
     selection: Selection | str | None = None,
+    saving: float | None = None,
     skip: Collection[str] = (),
     config: PruneConfigSource | None = None,
     trial: bool = True,
@@ -51,9 +53,11 @@ def sparsify(
         data: calibration feeds as for :func:`amct_onnx.quantize`, which can be walked several times.
         selection: which weights stay: ``l1``, the largest (without data the default), or ``compensated``, those whose
             loss the others make up for best on the data (with data the default); the others change then.
+        saving: share of the model's multiply-adds that goes, a zero saving those of its weight (about half are in
+            reach): only those layers are thinned out with which the results lose least on the data for what they save.
         skip: layers that stay as they are.
         config: path of an AMCT retrain config, or one read by :mod:`amct_onnx.config.retrain`; takes the place of
-            `skip`.
+            `saving` and `skip`.
         trial: with data, run the sparse model beside the float model on the first feeds.
         input_shapes: input -> sizes to take for the free ones where there is no data to run the model on.
         progress: wraps the iterator of feeds of every walk over the data.
@@ -63,7 +67,8 @@ def sparsify(
     """
     names = (skip,) if isinstance(skip, str) else tuple(skip)
     if config is not None:
-        refuse_beside_config({"skip": names})
+        refuse_beside_config({"saving": saving is not None, "skip": names})
+    _check_saving(saving, data)
     chosen = as_selection(selection, data)
     given = FittingData(walkable(data, "thinning out"), progress=progress)
     whole, base_dir = load_float(model)
@@ -74,7 +79,10 @@ def sparsify(
         if config is not None:
             left, said = _left(source, config)
             notes = (*notes, *said)
-        thin = thin_out_model(source.proto, base_dir, left, chosen, given)
+        if saving is not None:
+            goal = SparsityGoal(saving=saving, selection=chosen)
+            left = choose_layers(source.proto, base_dir, source.shapes, left, goal, given)
+        thin = thin_out_model(source.proto, base_dir, left, chosen, given, shapes=source.shapes)
         is_run = check_runs(thin.built, whole, base_dir, source.feed)
         samples = source.samples if trial else ()
         trials = try_sparse(whole, base_dir, thin.built, samples)
@@ -82,7 +90,7 @@ def sparsify(
     notes = (*notes, *thin.notes, *(() if is_run else (_NOT_RUN,)))
     if trials and thin.state.is_modified:
         notes = (*notes, FITTED_TO)
-    report = SparsifyReport(thin.summaries, thin.refusals, notes, trials)
+    report = SparsifyReport(thin.summaries, thin.refusals, notes, trials, thin.saving)
     read = [Path(config)] if isinstance(config, str | os.PathLike) else []
     return SparsifyResult(record, thin.built, report, (*source_files(model, whole, base_dir), *read))
 
@@ -126,6 +134,17 @@ def _record(thin: ThinModel, whole: ModelProto, base_dir: Path | None) -> Record
     if thin.state.is_modified:
         header = replace(header, modified_sha256=digest(*thin.built.to_source()))
     return Record(prune=thin.records, header=header)
+
+
+def _check_saving(saving: float | None, data: Any) -> None:
+    """Raise :class:`ArgumentError` for a saving that is no share, or that no data says where to find."""
+    if saving is None:
+        return
+    check_share("saving", saving)
+    if data is None:
+        raise ArgumentError(
+            "{saving} finds from {data} which layers are thinned out; give {data}, or leave {saving} out for all layers"
+        )
 
 
 def as_selection(wanted: Selection | str | None, data: Any) -> Selection:

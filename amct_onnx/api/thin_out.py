@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
+from amct_onnx.analyse.cost import Shapes
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import data_notes
 from amct_onnx.analyse.sparsity.compensate import compensate, why_not_compensated
 from amct_onnx.analyse.sparsity.options import Selection
+from amct_onnx.analyse.sparsity.savings import ZeroSavings
 from amct_onnx.api.sparse_result import SparseSummary
 from amct_onnx.errors import NothingToCompressError
 from amct_onnx.findings import by_reason
@@ -40,6 +42,7 @@ class ThinModel:
         summaries: the layers.
         refusals: the others, and why.
         notes: what a report should say of the data.
+        saving: share of the model's multiply-adds that zeros save; None where sizes are not known.
     """
 
     built: BuiltModel
@@ -47,6 +50,7 @@ class ThinModel:
     summaries: tuple[SparseSummary, ...]
     refusals: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
+    saving: float | None = None
 
     @property
     def records(self) -> tuple[PruneRecord, ...]:
@@ -62,7 +66,13 @@ class ThinModel:
 
 
 def thin_out_model(
-    proto: ModelProto, base_dir: Path | None, left: Mapping[str, str], selection: Selection, given: FittingData
+    proto: ModelProto,
+    base_dir: Path | None,
+    left: Mapping[str, str],
+    selection: Selection,
+    given: FittingData,
+    *,
+    shapes: Shapes | None = None,
 ) -> ThinModel:
     """Thin out every layer that can be.
 
@@ -72,6 +82,7 @@ def thin_out_model(
         left: layers to leave as they are -> why.
         selection: which weights stay.
         given: the data, for all selections but that by size.
+        shapes: sizes of the model's tensors, which tell what zeros save.
 
     Raises:
         NothingToCompressError: no layer can be thinned out.
@@ -80,6 +91,7 @@ def thin_out_model(
     opened = open_sparsifiable(proto, base_dir, left)
     if not opened.layers:
         raise NothingToCompressError(f"no layer of the model can be thinned out; {_reasons(opened.refusals)}")
+    savings = ZeroSavings(opened.model, shapes or {})
     reasons: dict[str, str] = {}
     masks: dict[str, Mask] = {}
     notes: tuple[str, ...] = ()
@@ -99,7 +111,8 @@ def thin_out_model(
     DropDeadConstants().run(opened.model)
     in_order = {name: masks[name] for name in opened.layers}
     summaries = _summaries(opened.layers.values(), losses, reasons)
-    return ThinModel(build(opened.model), in_order, summaries, opened.refusals, notes)
+    saving = savings.share({one.name: one.zeros / one.weights for one in summaries})
+    return ThinModel(build(opened.model), in_order, summaries, opened.refusals, notes, saving)
 
 
 def masked_by_record(

@@ -287,12 +287,22 @@ def _add_sparsify(commands: argparse._SubParsersAction, common: argparse.Argumen
         help="which weights stay: the largest (l1, the default), or those whose loss the others make up for best "
         "(compensated, with --data the default)",
     )
+    parser.add_argument(
+        "--saving",
+        type=float,
+        metavar="SHARE",
+        help="share of the model's multiply-adds that goes, up to about 0.5; which layers are thinned out for it is "
+        "found from --data",
+    )
+    parser.add_argument(
+        "--save-config", type=Path, metavar="FILE", help="also write a .cfg that thins out the same layers"
+    )
     _add_trial(parser)
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="an AMCT retrain config, .cfg or JSON, with an n_out_of_m_pruner; takes the place of --skip",
+        help="an AMCT retrain config, .cfg or JSON, with an n_out_of_m_pruner; takes the place of --saving and --skip",
     )
     parser.add_argument(
         "--skip", action="append", default=[], metavar="NAME", help="leave this layer as it is (repeatable)"

@@ -27,7 +27,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Choose weights, set the others to zero, save, report."""
     feeds = feeds_from(arguments, needing=_NEEDING_DATA)
     inputs = [*(feeds.files if feeds else ()), *([arguments.config] if arguments.config else [])]
-    check_outputs(prefixed_paths(arguments.output, ENDINGS), [arguments.model, *inputs])
+    outputs = prefixed_paths(arguments.output, ENDINGS)
+    if arguments.save_config:
+        outputs["config"] = arguments.save_config
+    check_outputs(outputs, [arguments.model, *inputs])
     if arguments.check_snr is not None and arguments.no_trial:
         raise UsageError("--check-snr: nothing is tried with --no-trial; drop one of them")
     shapes = parse_input_shape(arguments.input_shape) if arguments.input_shape and not feeds else None
@@ -35,13 +38,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.model,
         feeds,
         selection=arguments.selection,
+        saving=arguments.saving,
         skip=arguments.skip,
         config=arguments.config,
         trial=not arguments.no_trial,
         input_shapes=shapes,
         progress=console.progress("thinning out", len(feeds)) if feeds else None,
     )
-    paths = result.save(arguments.output, protect=inputs)
+    paths = result.save(arguments.output, protect=inputs, config=arguments.save_config)
     _show(console, result, paths, is_fitted=result.report.is_fitted, untried="" if feeds else "that takes --data")
     return check_trials(console, result.report.trials, arguments.check_snr)
 
@@ -68,6 +72,8 @@ def show_thinned(console: Console, report: SparsifyReport) -> None:
     """Tell how many weights became zero, and what could not."""
     layers = counted(len(report.layers), "layer")
     console.say(f"thinned out {layers}: {report.zeros:,} of their {report.weights:,} weights are zero")
+    if report.saving is not None:
+        console.say(f"zeros save {report.saving:.1%} of the multiply-adds of the model")
     losses = {layer.name: layer.lost for layer in report.layers if layer.lost is not None}
     if losses:
         console.say(f"the other weights of {counted(len(losses), 'layer')} make up for those that went")

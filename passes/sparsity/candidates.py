@@ -52,6 +52,12 @@ class SparseLayer:
         """ONNX operator type."""
         return str(self.node.op)
 
+    @property
+    def zero_share(self) -> float:
+        """Share of its weights that become zero: half, but for what a last group of fewer than four keeps."""
+        channels = self.axis.per_group
+        return 1 - (channels // GROUP * KEPT + min(channels % GROUP, KEPT)) / channels
+
 
 @dataclass(frozen=True)
 class Candidates:

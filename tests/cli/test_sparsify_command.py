@@ -63,6 +63,35 @@ def test_with_data_the_others_make_up_for_them(here, capsys) -> None:
     assert main(["sparsify", "m.onnx", "-o", "m", "--data", ".", "--check-snr", "100"]) == 1
 
 
+def test_a_saving_leaves_the_dearest_layers(here, capsys) -> None:
+    flags = ["--data", ".", "--saving", "0.2", "--save-config", "my.cfg"]
+    assert main(["sparsify", "m.onnx", "-o", "m", *flags]) == 0
+    said = capsys.readouterr().out
+    assert "thinned out 1 layer: 16 of their 32 weights are zero" in said
+    # 32, 8 and 32 weights at each of 64 places, 16 of them zero.
+    assert "zeros save 22.2% of the multiply-adds of the model" in said
+    assert "other layers give up more for less loss" in said
+    assert "my.cfg" in said
+    (chosen,) = [name for name, share in zeros("m_sparse_model.onnx").items() if share]
+    assert main(["sparsify", "m.onnx", "-o", "n", "--data", ".", "--config", "my.cfg", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["saving"] == 16 / 72
+    found = zeros("n_sparse_model.onnx")
+    assert {name for name, share in found.items() if share} == {chosen}
+    assert found[chosen] == 0.5
+    assert Path("n_record.txt").read_text() == Path("m_record.txt").read_text()
+    Path("all.cfg").write_text(Path("my.cfg").read_text() + "retrain_data_quant_config { ulq_quantize {} }")
+    assert main(["compress", "m.onnx", "-o", "c", "--data", ".", "--config", "all.cfg", "--format", "qdq"]) == 0
+    assert zeros("c_modified_model.onnx") == zeros("m_sparse_model.onnx")
+
+
+def test_a_saved_config_takes_the_place_of_no_other_file(here, capsys) -> None:
+    for name in ("m.onnx", "a_record.txt"):
+        assert main(["sparsify", "m.onnx", "-o", "a", "--save-config", name]) == 2
+        assert f"{name}: " in capsys.readouterr().err
+        assert not list(here.glob("a_*"))
+
+
 def test_a_record_is_applied(here, capsys) -> None:
     assert main(["sparsify", "m.onnx", "-o", "a", "--quiet"]) == 0
     assert main(["apply", "m.onnx", "--record", "a_record.txt", "-o", "b"]) == 0
@@ -129,6 +158,13 @@ def test_flags_that_do_not_fit(here, capsys) -> None:
     for flags, words in (
         (["--selection", "compensated"], "--selection compensated chooses by --data; give --data, or choose l1"),
         (["--no-trial"], "--no-trial belongs to --data"),
+        (
+            ["--saving", "0.2"],
+            "--saving finds from --data which layers are thinned out; give --data, or leave --saving",
+        ),
+        (["--data", ".", "--saving", "2"], "--saving is 2.0; give a share above 0 and below 1"),
+        (["--data", ".", "--saving", "0.9"], "--saving is 0.9, but at most 0.444 of the multiply-adds can go"),
+        (["--config", "none.cfg", "--saving", "0.2"], "--config and --saving exclude each other"),
         (["--skip", "frist"], "--skip: 'frist' is not in the model; did you mean 'first'?"),
         (["--config", "none.cfg"], "none.cfg"),
         (["--config", "all.cfg"], "all.cfg, line 1: quant_skip_types is not taken, since nothing is quantized here"),

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from amct_onnx.analyse.pruning.shapes import sample_feed, tensor_shapes
+from amct_onnx.analyse.shapes import sample_feed, tensor_shapes
 from amct_onnx.passes.pruning.adjust import GroupedWeight
 from amct_onnx.passes.pruning.groups import Group
 from amct_onnx.rewrite.pruning import Prunable, open_prunable, prune_model, prune_records, units_of_records

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from amct_onnx.analyse.allocation import Offer, allocate, allocate_whole, give_back
 from amct_onnx.analyse.fitting.moments import Moments, ridge_fit
-from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
 from amct_onnx.analyse.pruning.counts import channels_kept
 from amct_onnx.analyse.pruning.elimination import ReaderView, eliminate, eliminate_in_order
 from amct_onnx.analyse.pruning.importance import balanced_l2, removal_order
@@ -187,6 +187,34 @@ def test_steps_are_taken_where_they_lose_least_for_what_they_save() -> None:
     assert allocate(offers, 20.0) == {"cheap": 0, "dear": 0, "large": 1}
     assert allocate(offers, 120.0) == {"cheap": 2, "dear": 0, "large": 1}
     assert allocate(offers, 1e9) == {"cheap": 3, "dear": 3, "large": 3}
+
+
+def test_a_group_that_goes_at_once_is_not_taken_for_its_price_alone() -> None:
+    offers = {
+        "large": Offer(np.array([1.0]), np.array([100.0])),
+        "small": Offer(np.array([0.2]), np.array([10.0])),
+        "tiny": Offer(np.array([0.1]), np.array([4.0])),
+        "idle": Offer(np.array([0.0]), np.array([0.0])),
+    }
+    assert allocate_whole(offers, 10.0) == {"large": 0, "small": 1, "tiny": 0, "idle": 0}
+    assert allocate_whole(offers, 14.0) == {"large": 0, "small": 1, "tiny": 1, "idle": 0}
+    assert allocate_whole(offers, 15.0) == {"large": 1, "small": 0, "tiny": 0, "idle": 0}
+    assert allocate_whole(offers, 111.0) == {"large": 1, "small": 1, "tiny": 1, "idle": 0}
+    assert allocate_whole(offers, 1e9) == {"large": 1, "small": 1, "tiny": 1, "idle": 0}
+    assert allocate(offers, 10.0)["large"] == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_that_go_at_once_lose_at_most_twice_the_least(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    losses, savings = rng.pareto(1.0, 9), rng.pareto(1.0, 9)
+    offers = {f"g{n}": Offer(losses[n : n + 1], savings[n : n + 1]) for n in range(9)}
+    choices = np.array(list(itertools.product([0, 1], repeat=9)))
+    for target in np.array([0.05, 0.2, 0.5, 0.8]) * savings.sum():
+        least = (choices @ losses)[choices @ savings >= target].min()
+        taken = np.array(list(allocate_whole(offers, target).values()))
+        assert taken @ savings >= target
+        assert taken @ losses <= 2 * least + 1e-12
 
 
 def test_steps_that_are_not_needed_are_given_back_the_dearest_first() -> None:

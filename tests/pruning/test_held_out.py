@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amct_onnx.analyse.fitting.data import FittingData
-from amct_onnx.analyse.pruning.shapes import held_out
+from amct_onnx.analyse.shapes import held_out
 from tests.models import parse
 
 SOURCE = parse("y = Relu(x)", "float[n,1] x", "float[n,1] y")

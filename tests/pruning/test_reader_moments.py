@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from amct_onnx.analyse.fitting import view_moments
 from amct_onnx.analyse.fitting.data import FittingData
-from amct_onnx.analyse.pruning import reader_views
 from amct_onnx.analyse.pruning.reader_views import ReaderMoments
-from amct_onnx.analyse.pruning.shapes import tensor_shapes
+from amct_onnx.analyse.shapes import tensor_shapes
 from amct_onnx.rewrite.pruning import open_prunable
 from tests.models import normal, parse
 
@@ -22,7 +22,7 @@ def test_few_walks_are_held_and_each_is_right(monkeypatch: pytest.MonkeyPatch) -
     data = [{"x": normal(16, 8, seed=seed)} for seed in range(3)]
     prunable = open_prunable(model, None, tensor_shapes(model, None, data[0]))
     # One layer's covariance is 8 * 8 * 8 bytes: every walk gathers one.
-    monkeypatch.setattr(reader_views, "_WALK_BYTES", 512)
+    monkeypatch.setattr(view_moments, "_WALK_BYTES", 512)
     moments = ReaderMoments(prunable.flow.readers, model, None, FittingData(data))
     assert list(moments) == [f"l{n}" for n in range(1, COUNT)]
     assert not moments.evidence

@@ -10,10 +10,10 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import amct_onnx
+from amct_onnx.analyse.cost import layer_multiply_adds
 from amct_onnx.analyse.fitting.data import FittingData
-from amct_onnx.analyse.pruning.cost import layer_multiply_adds
 from amct_onnx.analyse.pruning.reader_views import ReaderMoments
-from amct_onnx.analyse.pruning.shapes import tensor_shapes
+from amct_onnx.analyse.shapes import tensor_shapes
 from amct_onnx.api.prune import prune_groups
 from amct_onnx.cli import main
 from amct_onnx.errors import NothingToCompressError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amct_onnx.analyse.pruning.shapes import find_shapes
+from amct_onnx.analyse.shapes import find_shapes
 from amct_onnx.errors import ModelError
 from amct_onnx.runtime.shapes import run_shapes
 from tests.models import parse

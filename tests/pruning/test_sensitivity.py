@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto
 
 from amct_onnx.analyse.pruning.sensitivity import Sensitivity
-from amct_onnx.analyse.pruning.shapes import tensor_shapes
+from amct_onnx.analyse.shapes import tensor_shapes
 from amct_onnx.rewrite.pruning import open_prunable, prune_model
 from tests.models import Array, normal, parse
 

@@ -9,7 +9,7 @@ from onnx import ModelProto
 import amct_onnx
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.reader_views import ReaderMoments, group_views
-from amct_onnx.analyse.pruning.shapes import tensor_shapes
+from amct_onnx.analyse.shapes import tensor_shapes
 from amct_onnx.rewrite.pruning import open_prunable
 from tests.models import Array, initializers, normal, parse, run
 

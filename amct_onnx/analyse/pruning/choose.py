@@ -9,18 +9,18 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from amct_onnx.analyse.cost import Shapes
 from amct_onnx.analyse.feeds import Feed
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence, check_finite
 from amct_onnx.analyse.pruning.channel_sensitivity import ChannelSensitivity
-from amct_onnx.analyse.pruning.cost import Shapes
 from amct_onnx.analyse.pruning.options import PruneOptions, SearchGoal
 from amct_onnx.analyse.pruning.plan import GroupPlan, plan_groups, wanted_pruning
 from amct_onnx.analyse.pruning.ranking import Ranking
 from amct_onnx.analyse.pruning.reader_views import ReaderMoments
 from amct_onnx.analyse.pruning.search import Measure, search_plans
 from amct_onnx.analyse.pruning.sensitivity import Sensitivity
-from amct_onnx.analyse.pruning.shapes import first_feeds, held_out
+from amct_onnx.analyse.shapes import first_feeds, held_out
 from amct_onnx.rewrite.pruning import Prunable
 
 
@@ -94,7 +94,8 @@ def _searched(
         rest, probes = held_out(proto, base_dir, given)
         moments = group_moments(prunable, proto, base_dir, rest)
         ranking = Ranking(prunable, proto, base_dir, options.importance, moments=moments)
-        measure = partial(Sensitivity(proto, base_dir, shapes, probes).of, moments=moments)
+        sensitivity = Sensitivity(proto, base_dir, shapes, probes, progress=given.progress)
+        measure = partial(sensitivity.of, moments=moments)
     named = [group for group in prunable.groups if wanted_pruning(group, options) is not None]
     decided = {plan.group.name: plan for plan in plan_groups(named, ranking.order, options)}
     plans = search_plans(prunable, shapes, goal, ranking.losses, measure, decided)

@@ -9,13 +9,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from amct_onnx.analyse.pruning.allocation import Offer, allocate, give_back
-from amct_onnx.analyse.pruning.cost import Shapes, layer_multiply_adds, weight_multiply_adds
+from amct_onnx.analyse.allocation import Offer, allocate_share
+from amct_onnx.analyse.cost import Shapes, layer_multiply_adds, weight_multiply_adds
 from amct_onnx.analyse.pruning.counts import ALIGNMENT
 from amct_onnx.analyse.pruning.elimination import Elimination
 from amct_onnx.analyse.pruning.options import SearchGoal
 from amct_onnx.analyse.pruning.plan import GroupPlan, channels_per_unit
-from amct_onnx.errors import ArgumentError
 from amct_onnx.graph.op_table import spec_of
 from amct_onnx.graph.parts import Node
 from amct_onnx.passes.pruning.groups import Group
@@ -31,28 +30,8 @@ Measure: TypeAlias = Callable[[LabelArray], float]
 
 _STEPS = 24
 """In how many steps a group's channels are offered."""
-_RAISES = (*(1.0 + 0.04 * step for step in range(26)), np.inf)
-"""Factors by which the target is raised until the layers together save enough."""
-_ROUNDING = 1e-9
-"""What sums of shares may lack."""
 _PROBES = (0.15, 0.4, 1.0)
 """Shares of the most that may go of a group at which the loss is measured; between them it follows the estimate."""
-
-
-class OutOfReachError(ArgumentError):
-    """So much cannot be saved.
-
-    Attributes:
-        reachable: the share of the multiply-adds that can, rounded down to 0.001.
-    """
-
-    def __init__(self, saving: float, reachable: float) -> None:
-        self.reachable = int(reachable * 1000 + _ROUNDING) / 1000
-        super().__init__(
-            "{saving} is {value:g}, but at most {reachable:g} of the multiply-adds can go; ask for less",
-            value=saving,
-            reachable=self.reachable,
-        )
 
 
 @dataclass(frozen=True)
@@ -139,25 +118,14 @@ def _offered(
 def _steps_for(
     prunable: Prunable, shapes: Shapes, offered: Mapping[str, _Offered], saving: float, decided: Sequence[LabelArray]
 ) -> dict[str, int]:
-    """Steps of each group that save enough; what is offered is raised until they do, since groups share layers."""
+    """Steps of each group that save enough; groups share layers."""
     total = sum(layer_multiply_adds(node, shapes) for node in prunable.model.graph.nodes)
-    wanted = saving * total * (1 - _ROUNDING)
 
     def saved_by(steps: Mapping[str, int]) -> float:
         searched = [offered[name].units(step) for name, step in steps.items() if step]
         return _saved(prunable, shapes, [*decided, *searched])
 
-    steps: dict[str, int] = {}
-    already = saved = saved_by(steps)
-    offers = {name: found.offer for name, found in offered.items()}
-    for factor in _RAISES:
-        if saved >= wanted:
-            break
-        steps = allocate(offers, factor * (wanted - already))
-        saved = saved_by(steps)
-    if 0 < saved < wanted:
-        raise OutOfReachError(saving, saved / total)
-    return give_back(offers, steps, lambda fewer: saved_by(fewer) >= wanted)
+    return allocate_share({name: found.offer for name, found in offered.items()}, saving, total, saved_by)
 
 
 def _saved(prunable: Prunable, shapes: Shapes, units: Sequence[LabelArray]) -> float:

@@ -13,7 +13,7 @@ from onnx import ModelProto
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.fitting.evidence import Evidence
 from amct_onnx.analyse.fitting.moments import RIDGE, Matrix, Moments, ridge_fit
-from amct_onnx.analyse.fitting.refit import RefitLayer, about_its_means, refit, set_weights
+from amct_onnx.analyse.fitting.refit import RefitLayer, about_its_means, layer_weight, refit, set_weights
 from amct_onnx.analyse.fitting.shared import sharing_key
 from amct_onnx.analyse.fitting.views import layer_view, why_no_view
 from amct_onnx.analyse.sparsity.surgeon import Columns, settle, thin_out
@@ -94,6 +94,20 @@ def compensate(
     ]
     found = refit(model, fitted, proto, base_dir, given, fit=fit, walks=_MOST_WALKS)
     return Compensated(masks, found)
+
+
+def compensate_alone(model: Model, alike: Sequence[SparseLayer], seen: Sequence[Moments]) -> bool:
+    """Thin out layers that are one, in place and on their own; False where what they were fed says nothing of them.
+
+    Args:
+        model: the float model.
+        alike: the layers, which :func:`why_not_compensated` has nothing against.
+        seen: of each part of them, what they read and give in the float model.
+    """
+    if any(moments.rows < 2 for moments in seen):
+        return False
+    nodes = [layer.node for layer in alike]
+    return _thinned(model, nodes, seen, layer_weight(nodes[0])) is not None
 
 
 def _all_results(layer: SparseLayer) -> NDArray[np.bool_]:

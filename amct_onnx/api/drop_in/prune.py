@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from amct_onnx.analyse.pruning.shapes import first_feeds
+from amct_onnx.analyse.shapes import first_feeds
 from amct_onnx.api.amct_log import amct_log
 from amct_onnx.api.drop_in.files import announce, check_paths, open_files
 from amct_onnx.api.drop_in.prune_steps import take_out, take_out_again

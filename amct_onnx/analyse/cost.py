@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from amct_onnx.graph import Model
@@ -41,12 +41,18 @@ def model_cost(model: Model, shapes: Shapes) -> Cost:
         for node in model.nodes()
         if node.op == "Constant" and (constant := resolve_constant(node.outputs[0])) is not None
     )
-    return Cost(parameters, _multiply_adds(model.graph, shapes))
+    return Cost(parameters, int(graph_cost(model.graph, lambda node: layer_multiply_adds(node, shapes))))
 
 
-def _multiply_adds(graph: Graph, shapes: Shapes) -> int:
-    own = sum(layer_multiply_adds(node, shapes) for node in graph.nodes)
-    inside = [[_multiply_adds(body, shapes) for body in bodies_of(node)] for node in graph.control_nodes]
+def graph_cost(graph: Graph, of: Callable[[Node], float]) -> float:
+    """What the nodes of a graph cost together: of branches the dearest counts, of loops one run.
+
+    Args:
+        graph: the graph.
+        of: what one node costs.
+    """
+    own = sum(of(node) for node in graph.nodes)
+    inside = [[graph_cost(body, of) for body in bodies_of(node)] for node in graph.control_nodes]
     return own + sum(map(max, inside))
 
 
