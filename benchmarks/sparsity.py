@@ -2,6 +2,7 @@
 
 python -m benchmarks.sparsity                          every workload
 python -m benchmarks.sparsity --match mnist --report sparsity.jsonl
+python -m benchmarks.sparsity --savings 0.1,0.2 --match mobilenet_v2    only layers that lose least, and with INT8
 
 Rows: float; two of four weights by size; chosen and made up for from data; the same quantized; and 20 % of the
 multiply-adds pruned, then quantized. Zeros are counted in the written files. Judged on other data than was fitted to.
@@ -14,9 +15,10 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -30,6 +32,8 @@ from benchmarks.runner import runner
 from benchmarks.workloads.base import Feed, Workload
 from benchmarks.workloads.registry import WORKLOADS
 
+Make: TypeAlias = Callable[[], ModelProto]
+
 _COLUMNS = ("model", "row", "score", "difference", "agreement", "zeros", "megabytes", "seconds")
 
 
@@ -39,13 +43,17 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only workloads with this in their name")
     parser.add_argument("--quick", action="store_true", help="judge on a tenth of the items")
     parser.add_argument("--report", type=Path, help="JSON lines to append to; what stands there is not run again")
+    parser.add_argument(
+        "--savings", help="shares of the multiply-adds that zeros save, with , between: only these rows"
+    )
     options = parser.parse_args()
+    savings = [float(share) for share in options.savings.split(",")] if options.savings else []
     rows = _read(options.report)
     done = {(row["model"], row["row"]) for row in rows}
     for name, make in WORKLOADS.items():
         if options.match not in name:
             continue
-        for row in _rows(make(options.quick), done):
+        for row in _rows(make(options.quick), done, savings):
             rows.append(row)
             if options.report:
                 with options.report.open("a") as file:
@@ -60,26 +68,9 @@ def _read(report: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in report.read_text().splitlines()]
 
 
-def _rows(workload: Workload, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    feeds = list(workload.fitting_feeds())
-    few = list(workload.calibration_feeds())
-    source = workload.model_path
-    reference = workload.predict(runner(open_session(source)))
-    kept: dict[str, ModelProto] = {}
-
-    def compensated() -> ModelProto:
-        if "sparse" not in kept:
-            kept["sparse"] = amct_onnx.sparsify(source, feeds, trial=False).model.to_proto()
-        return kept["sparse"]
-
-    makers: dict[str, Callable[[], ModelProto]] = {
-        "float": lambda: onnx.load(source),
-        "4:2 by size": lambda: amct_onnx.sparsify(source).model.to_proto(),
-        "4:2 compensated": compensated,
-        "4:2 compensated, int8": lambda: _quantized(compensated(), few),
-        "int8": lambda: _quantized(onnx.load(source), few),
-        "20 % pruned, int8": lambda: _quantized(amct_onnx.prune(source, feeds, saving=0.2).model.to_proto(), few),
-    }
+def _rows(workload: Workload, done: set[tuple[str, str]], savings: Sequence[float]) -> Iterator[dict[str, Any]]:
+    reference = workload.predict(runner(open_session(workload.model_path)))
+    makers = _searched(workload, savings) if savings else _makers(workload)
     for row, make in makers.items():
         if (workload.name, row) in done:
             continue
@@ -90,6 +81,43 @@ def _rows(workload: Workload, done: set[tuple[str, str]]) -> Iterator[dict[str, 
             print(f"{workload.name}, {row}: {error}", file=sys.stderr)
             continue
         yield _judged(workload, model, reference, row, time.process_time() - begin)
+
+
+def _makers(workload: Workload) -> dict[str, Make]:
+    source = workload.model_path
+    few = list(workload.calibration_feeds())
+
+    @cache
+    def compensated() -> ModelProto:
+        return amct_onnx.sparsify(source, workload.thinning_feeds(), trial=False).model.to_proto()
+
+    def pruned() -> ModelProto:
+        return amct_onnx.prune(source, workload.fitting_feeds(), saving=0.2).model.to_proto()
+
+    return {
+        "float": lambda: onnx.load(source),
+        "4:2 by size": lambda: amct_onnx.sparsify(source).model.to_proto(),
+        "4:2 compensated": compensated,
+        "4:2 compensated, int8": lambda: _quantized(compensated(), few),
+        "int8": lambda: _quantized(onnx.load(source), few),
+        "20 % pruned, int8": lambda: _quantized(pruned(), few),
+    }
+
+
+def _searched(workload: Workload, savings: Sequence[float]) -> dict[str, Make]:
+    """Only so many layers are thinned out that zeros save a share of the multiply-adds."""
+    few = list(workload.calibration_feeds())
+
+    @cache
+    def thinned(saving: float) -> ModelProto:
+        feeds = workload.thinning_feeds()
+        return amct_onnx.sparsify(workload.model_path, feeds, saving=saving, trial=False).model.to_proto()
+
+    found: dict[str, Make] = {}
+    for saving in savings:
+        found[f"4:2, {saving:.0%} saved"] = partial(thinned, saving)
+        found[f"4:2, {saving:.0%} saved, int8"] = lambda saving=saving: _quantized(thinned(saving), few)
+    return found
 
 
 def _quantized(model: ModelProto, feeds: list[Feed]) -> ModelProto:

@@ -53,6 +53,10 @@ class Workload(ABC):
         """Return what layers may be fitted to: where calibration takes few, more of the same sources."""
         return self.calibration_feeds()
 
+    def thinning_feeds(self) -> list[Feed]:
+        """Return what layers may be fitted to when each loses half its weights, which asks for more still."""
+        return self.fitting_feeds()
+
     @abstractmethod
     def evaluation_feeds(self) -> list[Feed]:
         """Return what is judged, in a fixed order."""

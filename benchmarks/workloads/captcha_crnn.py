@@ -16,6 +16,7 @@ CLASSES = np.array([*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", ""])
 CALIBRATION_SEED, EVALUATION_SEED = 60, 160
 CALIBRATION_COUNT = 200
 FITTING_COUNT = 800
+THINNING_COUNT = 2400
 EVALUATION_COUNT = 1000
 BATCH = 20
 
@@ -44,6 +45,10 @@ class CaptchaCrnn(ExactWorkload):
     def fitting_feeds(self) -> list[Feed]:
         """Return more of them: some layers have 4,608 columns."""
         return _feeds(draw_captchas(FITTING_COUNT, CALIBRATION_SEED))
+
+    def thinning_feeds(self) -> list[Feed]:
+        """Return three times as many."""
+        return _feeds(draw_captchas(THINNING_COUNT, CALIBRATION_SEED))
 
     def evaluation_feeds(self) -> list[Feed]:
         """Return the judged captchas."""
