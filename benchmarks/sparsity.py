@@ -43,9 +43,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only workloads with this in their name")
     parser.add_argument("--quick", action="store_true", help="judge on a tenth of the items")
     parser.add_argument("--report", type=Path, help="JSON lines to append to; what stands there is not run again")
-    parser.add_argument(
-        "--savings", help="shares of the multiply-adds that zeros save, with , between: only these rows"
-    )
+    parser.add_argument("--savings", help="shares of the multiply-adds to save, with , between: these rows alone")
     options = parser.parse_args()
     savings = [float(share) for share in options.savings.split(",")] if options.savings else []
     rows = _read(options.report)
@@ -113,10 +111,13 @@ def _searched(workload: Workload, savings: Sequence[float]) -> dict[str, Make]:
         feeds = workload.thinning_feeds()
         return amct_onnx.sparsify(workload.model_path, feeds, saving=saving, trial=False).model.to_proto()
 
+    def quantized(saving: float) -> ModelProto:
+        return _quantized(thinned(saving), few)
+
     found: dict[str, Make] = {}
     for saving in savings:
         found[f"4:2, {saving:.0%} saved"] = partial(thinned, saving)
-        found[f"4:2, {saving:.0%} saved, int8"] = lambda saving=saving: _quantized(thinned(saving), few)
+        found[f"4:2, {saving:.0%} saved, int8"] = partial(quantized, saving)
     return found
 
 
