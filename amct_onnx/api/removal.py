@@ -15,7 +15,7 @@ from amct_onnx.api.prune_config import retrain_notes
 from amct_onnx.api.prune_result import PruneReport
 from amct_onnx.api.source import Source
 from amct_onnx.api.sparse_result import SparsifyReport
-from amct_onnx.api.thin_out import thin_out_model
+from amct_onnx.api.thin_out import ThinModel, thin_out_model
 from amct_onnx.config.retrain import RetrainConfig
 from amct_onnx.errors import NothingToCompressError
 from amct_onnx.graph import BuiltModel
@@ -136,8 +136,25 @@ def _prune(
 
 def _thin(done: Removal, config: RetrainConfig, selection: Selection, given: FittingData) -> Removal:
     model = done.model
-    proto = inline_layer_functions(model.proto, model.base_dir)
-    left = {name: layer.why_dense for name, layer in config.layers.items() if layer.sparsity is None}
-    thin = thin_out_model(proto, model.base_dir, left, selection, given)
+    thin = thin_as_configured(model.proto, model.base_dir, config, selection, given)
     report = SparsifyReport(thin.summaries, thin.refusals, thin.notes)
     return replace(done, model=model.then(thin.built, thin.records, thin.state), thinned=report)
+
+
+def thin_as_configured(
+    proto: ModelProto, base_dir: Path | None, config: RetrainConfig, selection: Selection, given: FittingData
+) -> ThinModel:
+    """Thin out the layers of a model that a config names.
+
+    Args:
+        proto: the model that the config was resolved for, or the same without channels.
+        base_dir: folder of its external weights.
+        config: the config.
+        selection: which weights stay.
+        given: the feeds, for all selections but that by size.
+
+    Raises:
+        NothingToCompressError: no layer can be thinned out.
+    """
+    left = {name: layer.why_dense for name, layer in config.layers.items() if layer.sparsity is None}
+    return thin_out_model(inline_layer_functions(proto, base_dir), base_dir, left, selection, given)

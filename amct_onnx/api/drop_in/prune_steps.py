@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.api.prune import prune, restore_pruned
 from amct_onnx.api.prune_config import retrain_notes
 from amct_onnx.api.prune_result import PruneReport
+from amct_onnx.api.removal import thin_as_configured
 from amct_onnx.api.source import Source
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.sparsify import restore_sparse, sparsify
@@ -58,15 +60,14 @@ def take_out(model: str, config: RetrainConfig, sizes: Sizes | None) -> TakenOut
         thin = sparsify(model, config=config, selection=Selection.L1, input_shapes=sizes)
         return TakenOut(thin.model, thin.record, thin.report.notes, _thin_words(thin.report))
     first = prune(model, config=config, importance=Importance.L2, input_shapes=sizes)
-    second = sparsify(first.model.to_proto(), config=config, selection=Selection.L1, input_shapes=sizes)
-    # Each names what the other does, and tells the config's warnings.
-    undone = {*retrain_notes(config, channels=True), *retrain_notes(config, weights=True)}
-    said = [note for note in (*first.report.notes, *second.report.notes) if note not in undone]
+    second = thin_as_configured(*first.model.to_source(), config, Selection.L1, FittingData(None))
+    # What pruning alone would leave undone is done here, and warnings are told once.
+    said = [note for note in first.report.notes if note not in retrain_notes(config, channels=True)]
     return TakenOut(
-        second.model.stored_like(first.model),
-        replace(first.record, prune=(*first.record.prune, *second.record.prune)),
+        second.built.stored_like(first.model),
+        replace(first.record, prune=(*first.record.prune, *second.records)),
         tuple(dict.fromkeys((*retrain_notes(config, channels=True, weights=True), *said))),
-        f"{_pruned_words(first.report)}; {_thin_words(second.report)}",
+        f"{_pruned_words(first.report)}; {_thin_words(SparsifyReport(second.summaries, second.refusals))}",
     )
 
 
