@@ -80,11 +80,24 @@ def weight_multiply_adds(node: Node, shapes: Shapes) -> dict[int, int]:
     indexes = (1, 0) if node.op == "MatMul" else (spec.weight,)
     weights = {index: constant for index in indexes if (constant := resolve_constant(node.inputs[index])) is not None}
     where = shapes.get((node.inputs[0] if spec.scatters else node.outputs[0]).name)
-    if not weights or where is None or len(where) < 2:
+    if not weights or where is None:
         return {}
-    positions = where[2:] if node.op.startswith("Conv") else where[1:-1]
     index, weight = next(iter(weights.items()))
-    return {index: math.prod(weight.shape) * math.prod(positions)}
+    if node.op == "MatMul":
+        return {index: _product(weight.shape, index, where)}
+    return {index: math.prod(weight.shape) * math.prod(where[2:])}
+
+
+def _product(weight: Sequence[int], index: int, results: Sequence[int]) -> int:
+    """Multiply-adds of a product, all that lead to one result times the results of one sample.
+
+    The first axis of the results counts samples, unless it is one of the weight: its channels where it comes first, or
+    its matrices.
+    """
+    inner = weight[-2] if index and len(weight) > 1 else weight[-1]
+    more = len(results) - len(weight)
+    is_of_weight = more < 0 or (more == 0 and (weight[0] > 1 if len(weight) > 2 else index == 0))
+    return int(inner) * math.prod(results if is_of_weight else results[1:])
 
 
 def _recurrent(node: Node, shapes: Shapes) -> dict[int, int]:

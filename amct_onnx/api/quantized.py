@@ -9,7 +9,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from amct_onnx.api.soundness import called
 from amct_onnx.errors import ModelError
-from amct_onnx.graph.protos import node_bodies
+from amct_onnx.graph.protos import nested_graphs
 
 _ON_INTEGERS = re.compile(
     r"QLinear\w+|QGemm|QAttention|QMoE|QEmbedLayerNormalization|QOrdered\w+|ConvInteger|MatMulInteger\w*|MatMulNBits"
@@ -23,7 +23,7 @@ def refuse_quantized(proto: ModelProto) -> None:
 
     A model that only dequantizes its input is a float model.
     """
-    nodes = [node for graph in _graphs(proto.graph) for node in graph.node]
+    nodes = [node for graph in nested_graphs(proto.graph) for node in graph.node]
     node = next(_quantized_nodes(nodes, _constants(proto.graph)), None)
     if node is not None:
         raise ModelError(
@@ -47,14 +47,7 @@ def _quantized_nodes(nodes: list[NodeProto], constants: Set[str]) -> Iterator[No
 def _constants(graph: GraphProto) -> set[str]:
     """Names of initializers and of results of Constant, bodies included."""
     found: set[str] = set()
-    for each in _graphs(graph):
+    for each in nested_graphs(graph):
         found.update(tensor.name for tensor in each.initializer)
         found.update(name for node in each.node if node.op_type == "Constant" for name in node.output)
     return found
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for body in node_bodies(node):
-            yield from _graphs(body)

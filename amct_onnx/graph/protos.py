@@ -50,6 +50,14 @@ def node_bodies(node: NodeProto) -> Iterator[GraphProto]:
             yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
+def nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and all bodies in it."""
+    yield graph
+    for node in graph.node:
+        for body in node_bodies(node):
+            yield from nested_graphs(body)
+
+
 def copy_structure(proto: ModelProto, copy_tensor: CopyTensor) -> ModelProto:
     """Copy `proto`; `copy_tensor` fills each tensor's twin, main initializers first, so that bytes can stay behind."""
     result = ModelProto()

@@ -12,7 +12,8 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from amct_onnx.graph.body_constants import lend_constants
 from amct_onnx.graph.light import lighten
 from amct_onnx.graph.loop_shapes import infer_with_loops
-from amct_onnx.graph.protos import node_bodies
+from amct_onnx.graph.misjudged import hide_misjudged
+from amct_onnx.graph.protos import nested_graphs
 
 Shape = tuple[int | str | None, ...]
 
@@ -76,7 +77,7 @@ def infer_infos(
         return _infos(light.graph)
     found: dict[str, ValueInfoProto] = {}
     meanings: dict[str, list[bytes]] = {}
-    for graph in _graphs(light.graph):
+    for graph in nested_graphs(light.graph):
         told = _infos(graph)
         found.update(told)
         for name in {*_defined(graph), *told}:
@@ -93,13 +94,6 @@ def _defined(graph: GraphProto) -> Iterator[str]:
     """Names of the tensors that a graph makes; two bodies may call theirs alike."""
     yield from (tensor.name for tensor in graph.initializer)
     yield from (name for node in graph.node for name in node.output if name)
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for body in node_bodies(node):
-            yield from _graphs(body)
 
 
 def declared_sizes(proto: ModelProto, base_dir: Path | None = None) -> dict[str, Shape]:
@@ -135,5 +129,7 @@ def _fix(light: ModelProto, fed: Mapping[str, Sequence[int]]) -> None:
 
 def _infer(light: ModelProto) -> ModelProto:
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError):
-        light = onnx.shape_inference.infer_shapes(light, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
+        is_told = not hide_misjudged(light, inferred)
+        light = inferred if is_told else onnx.shape_inference.infer_shapes(light, data_prop=True)
     return light

@@ -30,6 +30,7 @@ VIEWS = {
     "many matrices, a vector": ("MatMul(x, w)", normal(5, 4, 6), (4,)),
     "matrices and rows in turn": ("MatMul(x, w)", normal(5, 1, 4, 6), (1, 2, 3, 4)),
     "many matrices first": ("MatMul(w, x)", normal(5, 6, 4), (2, 5, 4, 3)),
+    "many matrices first, a vector": ("MatMul(w, x)", normal(5, 6, 4), (4,)),
 }
 
 TRANSPOSED = {
@@ -70,6 +71,21 @@ def test_every_place_of_a_transposed_convolution_is_a_row(name: str) -> None:
     call = f"ConvTranspose<{attributes}>(x, w)"
     results = _rows(call, normal(*weight_shape), shape)[1]
     np.testing.assert_array_equal(np.unique(results), np.unique(_result(call, normal(*weight_shape), shape)))
+
+
+@pytest.mark.parametrize(
+    ("call", "weight", "shape"),
+    [
+        ("Conv<group = 2>(x, w)", (6, 2, 3, 3), (0, 4, 5, 6)),
+        ("ConvTranspose<strides = [2,2]>(x, w)", (4, 6, 2, 2), (0, 4, 5, 3)),
+        ("ConvTranspose<strides = [3], pads = [1,1]>(x, w)", (4, 6, 4), (1, 4, 1)),
+        ("MatMul(x, w)", (5, 4, 6), (0, 5, 3, 4)),
+        ("Gemm(x, w)", (4, 6), (0, 4)),
+    ],
+)
+def test_what_has_no_whole_row_has_none(call: str, weight: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    rows, results = _rows(call, normal(*weight), shape)
+    assert len(rows) == len(results) == 0
 
 
 @pytest.mark.parametrize(

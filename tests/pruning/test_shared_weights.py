@@ -98,3 +98,25 @@ def test_other_biases_are_fitted_apart() -> None:
         for before, after in zip(run(proto, feed), run(pruned, feed), strict=True):
             # Not about a mean of all steps.
             assert np.abs(before.mean(axis=0) - after.mean(axis=0)).max() < 3
+
+
+@pytest.mark.parametrize("importance", ["l2", "energy", "taylor", "reconstruction"])
+def test_a_weight_that_stands_first_and_second_is_fitted_apart(importance: str) -> None:
+    """The one applies it, the other what it is when turned."""
+    weights = {"p": normal(6, 16), "w": normal(16, 16, seed=1), "m": normal(16, 4, seed=2)}
+    proto = parse(
+        """h = MatMul(x, p) [second] u = MatMul(h, w) t = Transpose(h) [first] v = MatMul(w, t) s = Transpose(v)
+           r = Add(u, s) y = MatMul(r, m)""",
+        "float[n,6] x",
+        "float[n,4] y",
+        weights,
+    )
+    data = [{"x": normal(32, 6, seed=seed)} for seed in range(8)]
+
+    def error(*, recover: bool) -> float:
+        result = amct_onnx.prune(proto, data, ratio=0.5, importance=importance, recover=recover)
+        pruned = result.model.to_proto()
+        assert {"second", "first"} <= set(result.report.fitted) or not recover
+        return sum(float(np.square(run(proto, feed)[0] - run(pruned, feed)[0]).sum()) for feed in data)
+
+    assert error(recover=True) < error(recover=False)

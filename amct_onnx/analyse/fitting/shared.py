@@ -15,13 +15,13 @@ from amct_onnx.graph.weights import Array
 
 
 def sharing_key(node: Node) -> Hashable:
-    """Equal for layers that have weight, bias and attributes in common.
+    """Equal for layers that have weight, bias and attributes in common, the weight as the same input.
 
     Args:
         node: a layer that can be fitted.
     """
     index = layer_view(node).index
-    return node.op, id(known_constant(node.inputs[index])), bias_key(node), repr(sorted(node.attrs.items()))
+    return node.op, index, id(known_constant(node.inputs[index])), bias_key(node), repr(sorted(node.attrs.items()))
 
 
 def together(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:

@@ -65,9 +65,9 @@ class ConvolutionView(LayerView):
             index.append(places[axis].reshape([-1, *[1] * rank]) * strides[axis] + offsets)
         place: Any = (sample.reshape([-1, *[1] * rank]), *index)
         patches = np.moveaxis(padded, 1, -1)[place]
-        rows = np.moveaxis(patches, -1, 1).reshape(len(chosen), self.parts, -1)
+        rows = np.moveaxis(patches, -1, 1).reshape(len(chosen), self.parts, self.columns)
         place = (sample, *places)
-        results = np.moveaxis(y, 1, -1)[place].reshape(len(chosen), self.parts, -1)
+        results = np.moveaxis(y, 1, -1)[place].reshape(len(chosen), self.parts, self.channels // self.parts)
         return rows, results
 
     def _pads(

@@ -89,6 +89,10 @@ class ProductView(LayerView):
         return self.shape[-1 if self.index else -2]
 
     def axis(self, rank: int) -> int:
+        """Channels are the last axis, behind a weight the one before, which a vector does not have."""
+        return rank - 1 if self.index or rank < len(self.shape) else rank - 2
+
+    def input_axis(self, rank: int) -> int:
         """Channels are the last axis, behind a weight the one before; a vector has no other."""
         return rank - 1 if self.index or rank < 2 else rank - 2
 

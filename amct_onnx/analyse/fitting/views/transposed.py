@@ -96,12 +96,13 @@ class TransposedView(LayerView):
         sources = [self._sources(axis, own, begins[axis], x.shape[2 + axis]) for axis, own in enumerate(at)]
         # Beyond the last place of the input stands a zero.
         padded = np.pad(x, [(0, 0), (0, 0), *[(0, 1)] * rank])
-        patches = _gathered(padded, sample, sources).reshape(len(chosen), self._groups, -1, *self._by_phase)
+        read, given = self.shape[0] // self._groups, self.shape[1]
+        patches = _gathered(padded, sample, sources).reshape(len(chosen), self._groups, read, *self._by_phase)
         phases = [3 + 2 * axis for axis in range(rank)]
         patches = patches.transpose(0, 1, *phases, 2, *[axis + 1 for axis in phases])
-        results = _gathered(y, sample, at).reshape(len(chosen), self._groups, -1, self.copies)
-        made = results.swapaxes(2, 3).reshape(len(chosen), self.parts, results.shape[2])
-        return patches.reshape(len(chosen), self.parts, -1), made
+        results = _gathered(y, sample, at).reshape(len(chosen), self._groups, given, self.copies)
+        made = results.swapaxes(2, 3).reshape(len(chosen), self.parts, given)
+        return patches.reshape(len(chosen), self.parts, self.columns), made
 
     def _sources(self, axis: int, places: Places, begin: int, size: int) -> Places:
         """Where the input meets the kernel for some places of the results: [rows, phases x taps]."""
@@ -109,7 +110,7 @@ class TransposedView(LayerView):
         offsets = (places + begin)[:, :, None] - taps * self._dilations[axis]
         source = offsets // self._strides[axis]
         is_there = (taps < self.shape[2 + axis]) & (source >= 0) & (source < size)
-        return np.where(is_there, source, size).reshape(len(places), -1)
+        return np.where(is_there, source, size).reshape(len(places), taps.size)
 
     def _begins(self, sizes: Sequence[int], results: Sequence[int]) -> list[int]:
         """Places of the results that are cut off before the first."""
