@@ -101,7 +101,7 @@ def check_outputs(paths: Mapping[str, Path], inputs: Iterable[Path]) -> None:
     for folder in {path.parent for path in paths.values()}:
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise UsageError(f"{existing}: cannot write here; choose another output path with -o")
+            raise UsageError(f"{existing}: cannot write here; choose another path for what is written")
 
 
 def _is_data_of(output: Path, other: Path) -> bool:

@@ -67,7 +67,9 @@ def sparsify(
     """
     names = (skip,) if isinstance(skip, str) else tuple(skip)
     if config is not None:
-        refuse_beside_config({"saving": saving is not None, "skip": names})
+        refuse_beside_config({"skip": names})
+        if saving is not None:
+            raise ArgumentError("{config} and {saving} exclude each other: each says which layers; drop one")
     _check_saving(saving, data)
     chosen = as_selection(selection, data)
     given = FittingData(walkable(data, "thinning out"), progress=progress)

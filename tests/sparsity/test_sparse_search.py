@@ -208,7 +208,7 @@ def test_what_is_out_of_reach_says_how_much_is_in_reach() -> None:
         ({"saving": 0.0}, ArgumentError, r"saving is 0\.0; give a share above 0 and below 1"),
         ({"saving": 1.0}, ArgumentError, r"saving is 1\.0; give a share above 0 and below 1"),
         ({"saving": float("nan")}, ArgumentError, "saving is nan; give a share above 0 and below 1"),
-        ({"config": "no.cfg"}, ArgumentError, "config and saving exclude each other: the config decides it"),
+        ({"config": "no.cfg"}, ArgumentError, "config and saving exclude each other: each says which layers"),
         ({"skip": "sceond"}, ArgumentError, "skip: 'sceond' is not in the model"),
         ({"skip": list(THINNED)}, amct_onnx.AmctError, "no layer of the model can be thinned out; 'first': it is skip"),
         (
