@@ -7,12 +7,14 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from amct_onnx.analyse.cost import Shapes
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.options import Importance
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.api.prune import prune
 from amct_onnx.api.prune_config import retrain_notes
 from amct_onnx.api.prune_result import PruneReport
+from amct_onnx.api.prune_source import prune_source
 from amct_onnx.api.source import Source
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.thin_out import ThinModel, thin_out_model
@@ -136,13 +138,20 @@ def _prune(
 
 def _thin(done: Removal, config: RetrainConfig, selection: Selection, given: FittingData) -> Removal:
     model = done.model
-    thin = thin_as_configured(model.proto, model.base_dir, config, selection, given)
-    report = SparsifyReport(thin.summaries, thin.refusals, thin.notes)
+    shapes = prune_source(model.proto, model.base_dir, data=given.data).shapes
+    thin = thin_as_configured(model.proto, model.base_dir, config, selection, given, shapes=shapes)
+    report = SparsifyReport(thin.summaries, thin.refusals, thin.notes, saving=thin.saving)
     return replace(done, model=model.then(thin.built, thin.records, thin.state), thinned=report)
 
 
 def thin_as_configured(
-    proto: ModelProto, base_dir: Path | None, config: RetrainConfig, selection: Selection, given: FittingData
+    proto: ModelProto,
+    base_dir: Path | None,
+    config: RetrainConfig,
+    selection: Selection,
+    given: FittingData,
+    *,
+    shapes: Shapes | None = None,
 ) -> ThinModel:
     """Thin out the layers of a model that a config names.
 
@@ -152,9 +161,10 @@ def thin_as_configured(
         config: the config.
         selection: which weights stay.
         given: the feeds, for all selections but that by size.
+        shapes: sizes of the model's tensors, which tell what zeros save.
 
     Raises:
         NothingToCompressError: no layer can be thinned out.
     """
     left = {name: layer.why_dense for name, layer in config.layers.items() if layer.sparsity is None}
-    return thin_out_model(inline_layer_functions(proto, base_dir), base_dir, left, selection, given)
+    return thin_out_model(inline_layer_functions(proto, base_dir), base_dir, left, selection, given, shapes=shapes)

@@ -44,6 +44,8 @@ def test_everything_is_done_and_said(here, capsys) -> None:
     for words in (
         "pruned 1 layer in 1 group\n",
         "thinned out 1 layer: 64 of their 128 weights are zero",
+        # Without half of the first layer's channels 32, 128 and 64 weights at each place.
+        "zeros save 28.6% of the multiply-adds of the model",
         "quantized 3 layers (3 Conv)",
         "tried fake_quant on the first 4 feeds",
         "m_modified_model.onnx",
