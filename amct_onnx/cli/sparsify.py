@@ -15,7 +15,7 @@ from amct_onnx.cli.flags import refuse_flags
 from amct_onnx.cli.report import show_structure
 from amct_onnx.cli.restoring import record_to_keep
 from amct_onnx.cli.trials import check_trials, say_losses
-from amct_onnx.cli.words import few
+from amct_onnx.cli.words import few, together
 from amct_onnx.errors import UsageError
 from amct_onnx.record import LoadedRecord
 from amct_onnx.wording import counted
@@ -86,8 +86,5 @@ def _show_reasons(console: Console, what: str, reasons: dict[str, str]) -> None:
     if not reasons:
         return
     console.say(f"{what} ({counted(len(reasons), 'layer')}):")
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        by_reason.setdefault(reason, []).append(name)
-    for reason, names in by_reason.items():
+    for reason, names in together(reasons.items()):
         console.say(f"  {few(names)}: {reason}")

@@ -9,6 +9,7 @@ from typing import TypeVar
 from amct_onnx.wording import counted
 
 _NAMED = 3
+_LINE = re.compile(r"(.*), line (\d+)", re.DOTALL)
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 
 Key = TypeVar("Key", bound=Hashable)
@@ -24,6 +25,26 @@ def few(names: Iterable[str]) -> str:
     found = list(names)
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more
+
+
+def together(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Reasons alike as one: name and reason of each -> reason, all names.
+
+    Those that differ in the line of a file alone are alike, too: ``skip_layers, lines 3 to 9``.
+    """
+    groups: dict[tuple[str, bool], list[tuple[str, int]]] = {}
+    for name, reason in found:
+        match = _LINE.fullmatch(reason)
+        what, line = (match[1], int(match[2])) if match else (reason, 0)
+        groups.setdefault((what, match is not None), []).append((name, line))
+    for (what, has_line), members in groups.items():
+        lines = {line for _, line in members}
+        yield f"{what}{_lines(lines)}" if has_line else what, [name for name, _ in members]
+
+
+def _lines(lines: set[int]) -> str:
+    first, last = min(lines), max(lines)
+    return f", line {first}" if first == last else f", lines {first} to {last}"
 
 
 def grouped(found: Iterable[tuple[Key, str, str]]) -> Iterator[tuple[Key, str, list[str]]]:

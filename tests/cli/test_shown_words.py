@@ -16,7 +16,7 @@ from amct_onnx.api.result import TrialResult
 from amct_onnx.cli import main
 from amct_onnx.cli.console import Console
 from amct_onnx.cli.trials import show_trials
-from amct_onnx.cli.words import grouped
+from amct_onnx.cli.words import grouped, together
 from amct_onnx.record import PruneNode, PruneRecord, Record, format_record, pack_mask
 from tests.models import normal, parse
 
@@ -128,6 +128,38 @@ def test_a_float_model_is_no_deploy_model(here: Path, capsys: pytest.CaptureFixt
     text = shown(capsys, "check-deploy", "float.onnx")
     assert text.splitlines()[-1] == "float.onnx: this is no deploy model, so nothing that quantizes was checked"
     assert "no layer is quantized for Ascend" in text
+
+
+def test_reasons_that_differ_in_the_line_alone_are_one() -> None:
+    found = [
+        ("a", "skip_layers, line 9"),
+        ("b", "it has 1 input"),
+        ("c", "skip_layers, line 3"),
+        ("d", "skip_types, line 4"),
+        ("e", "it has 2 inputs"),
+    ]
+    assert list(together(found)) == [
+        ("skip_layers, lines 3 to 9", ["a", "c"]),
+        ("it has 1 input", ["b"]),
+        ("skip_types, line 4", ["d"]),
+        ("it has 2 inputs", ["e"]),
+    ]
+
+
+def test_layers_that_a_config_leaves_stand_in_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(
+        parse(
+            "[a] s = Conv(x, w) [b] t = Conv(s, v) [c] r = Conv(t, v2) [d] y = Conv(r, u)",
+            "float[1,4,4,4] x",
+            "float[1,4,4,4] y",
+            {"w": normal(8, 4, 1, 1), "v": normal(8, 8, 1, 1), "v2": normal(8, 8, 1, 1), "u": normal(4, 8, 1, 1)},
+        ),
+        "m.onnx",
+    )
+    skips = 'regular_prune_skip_layers: "a"\nregular_prune_skip_layers: "b"\n'
+    Path("thin.cfg").write_text(skips + "prune_config { n_out_of_m_pruner { l1_selective_prune {} } }\n")
+    said = shown(capsys, "sparsify", "m.onnx", "--config", "thin.cfg", "-o", "thin")
+    assert "left as they are (2 layers):\n  a, b: regular_prune_skip_layers, lines 1 to 2\n" in said
 
 
 def test_findings_alike_are_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
