@@ -146,7 +146,7 @@ def _recurrent_notes(
         if qdq_recurrent
         else ("no runtime has integer kernels for them; --qdq-recurrent quantizes them for size")
     )
-    return (f"{counted(len(stay), 'recurrent layer')}, like '{stay[0]}', stay float in the QDQ model, since {reason}",)
+    return (f"{_these(stay, 'recurrent layer', 'stays', 'stay')} float in the QDQ model, since {reason}",)
 
 
 def _input_summaries(prepared: Prepared, inputs: Mapping[str, TensorQuant]) -> tuple[InputSummary, ...]:
@@ -178,9 +178,14 @@ def _float_in_qdq(
         if obstacle is not None:
             names.setdefault(obstacle, []).append(layer.name)
     return [
-        f"{counted(len(found), 'layer')}, like '{found[0]}', stay float in the QDQ model: {reason}"
-        for reason, found in names.items()
+        f"{_these(found, 'layer', 'stays', 'stay')} float in the QDQ model: {reason}" for reason, found in names.items()
     ]
+
+
+def _these(names: Sequence[str], thing: str, one: str, more: str) -> str:
+    """``3 layers, like 'a', have``, or ``1 layer, 'a', has``: of the verbs the one that fits."""
+    like, verb = ("", one) if len(names) == 1 else ("like ", more)
+    return f"{counted(len(names), thing)}, {like}'{names[0]}', {verb}"
 
 
 def _notes(
@@ -209,8 +214,9 @@ def _notes(
         ]
         if narrow:
             notes.append(
-                f"{len(narrow)} Gemm or MatMul layers have one weight scale because the ascend form is asked for; a "
-                "QDQ model made with --format qdq alone gets one per output channel and is more accurate"
+                f"{_these(narrow, 'Gemm or MatMul layer', 'has', 'have')} one weight scale because the "
+                "ascend form is asked for; a QDQ model made with --format qdq alone gets one per output channel and is "
+                "more accurate"
             )
     if OutputForm.ASCEND in forms:
         wide = [
@@ -220,7 +226,7 @@ def _notes(
         ]
         if wide:
             notes.append(
-                f"{len(wide)} Gemm or MatMul layers, like '{wide[0]}', have a weight scale per output channel, which "
-                "AMCT's own tools do not write; without --gemm-per-channel the ascend form gets one"
+                f"{_these(wide, 'Gemm or MatMul layer', 'has', 'have')} a weight scale per output channel, "
+                "which AMCT's own tools do not write; without --gemm-per-channel the ascend form gets one"
             )
     return notes

@@ -142,7 +142,10 @@ def test_what_pairs_of_8_bits_cannot_hold_is_said() -> None:
         amct_onnx.apply(source, Record({"rec": entry}), formats=["qdq"], qdq_target="tensorrt")
     wide = replace(entry, act_type="INT16", scale_d=1e-4, scale_h=1e-4)
     result = amct_onnx.apply(source, Record({"rec": wide}), formats=["qdq"], qdq_recurrent=True)
-    assert any("'rec', stay float in the QDQ model, since it has no pairs of 16 bits" in n for n in result.report.notes)
+    assert any(
+        "1 recurrent layer, 'rec', stays float in the QDQ model, since it has no pairs of 16 bits" in n
+        for n in result.report.notes
+    )
     fed = feeds(LSTM)[0]
     np.testing.assert_array_equal(run(result.model("qdq"), fed)[0], run(source, fed)[0])
 
@@ -180,7 +183,7 @@ def test_an_lstm_between_layers_and_with_sequence_lengths() -> None:
     result = amct_onnx.quantize(source, given)
     assert {layer.name for layer in result.report.layers} == {"first", "rec", "last"}
     assert all(trial.snr_db is not None and trial.snr_db > 25 for trial in result.report.trials)
-    assert any("stay float in the QDQ model" in note and "'rec'" in note for note in result.report.notes)
+    assert any("stays float in the QDQ model" in note and "'rec'" in note for note in result.report.notes)
 
 
 def in_branch(case: Case) -> ModelProto:
