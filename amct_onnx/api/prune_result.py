@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from amct_onnx.analyse.cost import Cost
-from amct_onnx.api.result import SavedFiles, TrialResult
-from amct_onnx.api.saving import prefixed_paths
-from amct_onnx.api.structure_files import save_structure
+from amct_onnx.api.result import TrialResult
+from amct_onnx.api.structure_files import StructureResult
 from amct_onnx.config.retrain import FilterPruning
 from amct_onnx.config.retrain.write import format_prune_config
-from amct_onnx.graph import BuiltModel
-from amct_onnx.record import Record, format_record
 
 ENDINGS = {"pruned": "pruned_model.onnx", "record": "record.txt"}
 """Kind of file -> how its name ends behind the prefix."""
@@ -77,20 +73,10 @@ class PruneReport:
 
 
 @dataclass(frozen=True)
-class PruneResult:
-    """A pruned model and its record, in memory.
+class PruneResult(StructureResult[PruneReport]):
+    """A pruned model and its record, in memory."""
 
-    Attributes:
-        record: which channels went, and what followed.
-        model: the pruned model.
-        report: what was done.
-        source: files that a save must not overwrite.
-    """
-
-    record: Record
-    model: BuiltModel
-    report: PruneReport
-    source: tuple[Path, ...] = field(default=(), repr=False)
+    endings = ENDINGS
 
     def config_text(self) -> str:
         """A simple config that takes as many channels of each layer; which ones is then ranked anew."""
@@ -104,30 +90,3 @@ class PruneResult:
         }
         whole = [name for group in self.report.groups if not group.removed for name in group.layers]
         return format_prune_config(layers, whole)
-
-    def save(
-        self,
-        prefix: str | Path,
-        *,
-        protect: Iterable[Path] = (),
-        keep: Collection[Path] = (),
-        config: Path | None = None,
-    ) -> SavedFiles:
-        """Write ``PREFIX_pruned_model.onnx`` and ``PREFIX_record.txt``: all files, or nothing.
-
-        Args:
-            prefix: folder and beginning of the file names; folders are made.
-            protect: further files that must not be overwritten.
-            keep: the record that this result was made from, which is left as it is where it bears that name.
-            config: also write :meth:`config_text` there.
-
-        Returns:
-            Kind (``pruned``, ``record``, ``config``) -> path.
-
-        Raises:
-            UsageError: an output would overwrite an input, or the folder cannot be written to.
-        """
-        paths, texts = prefixed_paths(prefix, ENDINGS), {"record": format_record(self.record)}
-        if config is not None:
-            paths["config"], texts["config"] = config, self.config_text()
-        return save_structure(self.model, texts, paths, inputs=[*protect, *self.source], keep=keep)

@@ -10,11 +10,11 @@ from onnx import ModelProto
 from amct_onnx.analyse.cost import Shapes
 from amct_onnx.analyse.fitting.data import FittingData
 from amct_onnx.analyse.pruning.options import Importance
+from amct_onnx.analyse.shapes import find_shapes, first_feeds
 from amct_onnx.analyse.sparsity.options import Selection
 from amct_onnx.api.prune import prune
 from amct_onnx.api.prune_config import retrain_notes
 from amct_onnx.api.prune_result import PruneReport
-from amct_onnx.api.prune_source import prune_source
 from amct_onnx.api.source import Source
 from amct_onnx.api.sparse_result import SparsifyReport
 from amct_onnx.api.thin_out import ThinModel, thin_out_model
@@ -138,8 +138,10 @@ def _prune(
 
 def _thin(done: Removal, config: RetrainConfig, selection: Selection, given: FittingData) -> Removal:
     model = done.model
-    shapes = prune_source(model.proto, model.base_dir, data=given.data).shapes
-    thin = thin_as_configured(model.proto, model.base_dir, config, selection, given, shapes=shapes)
+    proto = inline_layer_functions(model.proto, model.base_dir)
+    (feed,) = first_feeds(proto, model.base_dir, given.data, 1)
+    shapes = find_shapes(proto, model.base_dir, feed).shapes
+    thin = thin_as_configured(proto, model.base_dir, config, selection, given, shapes=shapes)
     report = SparsifyReport(thin.summaries, thin.refusals, thin.notes, saving=thin.saving)
     return replace(done, model=model.then(thin.built, thin.records, thin.state), thinned=report)
 
@@ -156,7 +158,8 @@ def thin_as_configured(
     """Thin out the layers of a model that a config names.
 
     Args:
-        proto: the model that the config was resolved for, or the same without channels.
+        proto: the model that the config was resolved for, or the same without channels; its functions with layers
+            inlined.
         base_dir: folder of its external weights.
         config: the config.
         selection: which weights stay.
@@ -167,4 +170,4 @@ def thin_as_configured(
         NothingToCompressError: no layer can be thinned out.
     """
     left = {name: layer.why_dense for name, layer in config.layers.items() if layer.sparsity is None}
-    return thin_out_model(inline_layer_functions(proto, base_dir), base_dir, left, selection, given, shapes=shapes)
+    return thin_out_model(proto, base_dir, left, selection, given, shapes=shapes)

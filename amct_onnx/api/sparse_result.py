@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from amct_onnx.api.result import SavedFiles, TrialResult
-from amct_onnx.api.saving import prefixed_paths
-from amct_onnx.api.structure_files import save_structure
+from amct_onnx.api.result import TrialResult
+from amct_onnx.api.structure_files import StructureResult
 from amct_onnx.config.retrain.write import format_sparsity_config
-from amct_onnx.graph import BuiltModel
 from amct_onnx.passes.base import Refusal
-from amct_onnx.record import Record, format_record
 
 ENDINGS = {"sparse": "sparse_model.onnx", "record": "record.txt"}
 """Kind of file -> how its name ends behind the prefix."""
@@ -84,50 +79,13 @@ class SparsifyReport:
 
 
 @dataclass(frozen=True)
-class SparsifyResult:
-    """A sparse model and its record, in memory.
+class SparsifyResult(StructureResult[SparsifyReport]):
+    """A sparse model and its record, in memory."""
 
-    Attributes:
-        record: the masks.
-        model: the sparse model.
-        report: what was done.
-        source: files that a save must not overwrite.
-    """
-
-    record: Record
-    model: BuiltModel
-    report: SparsifyReport
-    source: tuple[Path, ...] = field(default=(), repr=False)
+    endings = ENDINGS
 
     def config_text(self) -> str:
         """A simple config that thins out the same layers; which of their weights go is then chosen anew."""
         return format_sparsity_config(
             [layer.name for layer in self.report.layers], [refusal.node for refusal in self.report.refusals]
         )
-
-    def save(
-        self,
-        prefix: str | Path,
-        *,
-        protect: Iterable[Path] = (),
-        keep: Collection[Path] = (),
-        config: Path | None = None,
-    ) -> SavedFiles:
-        """Write ``PREFIX_sparse_model.onnx`` and ``PREFIX_record.txt``: all files, or nothing.
-
-        Args:
-            prefix: folder and beginning of the file names; folders are made.
-            protect: further files that must not be overwritten.
-            keep: the record that this result was made from, which is left as it is where it bears that name.
-            config: also write :meth:`config_text` there.
-
-        Returns:
-            Kind (``sparse``, ``record``, ``config``) -> path.
-
-        Raises:
-            UsageError: an output would overwrite an input, or the folder cannot be written to.
-        """
-        paths, texts = prefixed_paths(prefix, ENDINGS), {"record": format_record(self.record)}
-        if config is not None:
-            paths["config"], texts["config"] = config, self.config_text()
-        return save_structure(self.model, texts, paths, inputs=[*protect, *self.source], keep=keep)
